@@ -26,9 +26,9 @@ func checkPermits(given []Charge) {
 	}
 }
 
-// enter returns the context in which a call may go on. If the call holds a permit, it must be
-// released.
-func (p *protection) enter(ctx context.Context, call Call, setTrailer func(metadata.MD)) (context.Context, *penstock.Permit, error) {
+// enter returns the context in which a call may go on. If the call holds a permit, release is
+// not nil and must be called.
+func (p *protection) enter(ctx context.Context, call Call, setTrailer func(metadata.MD)) (within context.Context, release func(), err error) {
 	if p.Skip != nil && p.Skip(ctx, call) {
 		return ctx, nil, nil
 	}
@@ -49,27 +49,26 @@ func (p *protection) misused(ctx context.Context, call Call) error {
 }
 
 // acquire acquires a permit for a call.
-func (p *protection) acquire(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) (context.Context, *penstock.Permit, error) {
+func (p *protection) acquire(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) (within context.Context, release func(), err error) {
 	c := &l.charges[0]
 	part := charge.Part{Key: p.keyOf(ctx, call, c), Cost: 1}
 	if c.Cost != nil {
 		part.Cost = c.Cost(ctx, call)
 	}
-	var permit *penstock.Permit
-	err := errUnknownClient
+	err = errUnknownClient
 	switch {
 	case part.Cost == 0:
 		return ctx, nil, nil
 	case part.Key != "":
-		permit, part.Decision, err = c.Limiter.AcquireN(ctx, part.Key, part.Cost)
+		within, release, part.Decision, err = charge.Acquire(ctx, c.Limiter, part.Key, part.Cost)
 	}
 	switch {
 	case err != nil:
 		return ctx, nil, p.fail(ctx, call, l, nil, l.now(), err)
-	case permit != nil && p.Shadow != nil:
-		return ctx, permit, nil // which enforces nothing, also if the permit is lost
-	case permit != nil:
-		return permit.Context(), permit, nil
+	case release != nil && p.Shadow != nil:
+		return ctx, release, nil // which enforces nothing, also if the permit is lost
+	case release != nil:
+		return within, release, nil
 	case p.Shadow != nil:
 		p.Shadow(ctx, call, l.answers([]charge.Part{part}))
 		return ctx, nil, nil

@@ -44,6 +44,36 @@ func TestUnaryServerHoldsPermitWhileHandlerRuns(t *testing.T) {
 	}
 }
 
+// A handler that goes on after its client has cancelled the call still holds its permit.
+func TestStreamServerHoldsPermitAfterCallWasCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := inMemory(t, "1/30s concurrent")
+		intercept := grpclimit.StreamServer(lim, &grpclimit.Options{Key: grpclimit.Global})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := intercept(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(_ any, ss grpc.ServerStream) error {
+			<-ss.Context().Done()
+			time.Sleep(time.Minute)
+			d, err := lim.Peek(t.Context(), "global")
+			if err != nil || d.Remaining != 0 {
+				t.Errorf("a minute after the call was cancelled: %v, %v, want the permit held", d, err)
+			}
+			return err
+		})
+		if d, peekErr := lim.Peek(t.Context(), "global"); err != nil || peekErr != nil || d.Remaining != 1 {
+			t.Errorf("after the handler: %v, %v, %v, want the permit released", err, d, peekErr)
+		}
+	})
+}
+
+// A serverStream has only a context.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s serverStream) Context() context.Context { return s.ctx }
+
 // A call whose permit is lost ends, except in shadow mode, which enforces nothing.
 func TestUnaryServerShadowServesAfterPermitIsLost(t *testing.T) {
 	limit, err := penstock.ParseLimit("1/30s concurrent")

@@ -30,12 +30,12 @@ func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor 
 	p := newProtection(lim, o)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		call := Call{Method: info.FullMethod, Message: req}
-		within, permit, err := p.enter(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
+		within, release, err := p.enter(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
 		if err != nil {
 			return nil, err
 		}
-		if permit != nil {
-			defer permit.Release()
+		if release != nil {
+			defer release()
 		}
 		return handler(within, req)
 	}
@@ -46,12 +46,12 @@ func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor 
 func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
 	p := newProtection(lim, o)
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		ctx, permit, err := p.enter(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer)
+		ctx, release, err := p.enter(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer)
 		if err != nil {
 			return err
 		}
-		if permit != nil {
-			defer permit.Release()
+		if release != nil {
+			defer release()
 			ss = &heldStream{ss, ctx}
 		}
 		return handler(srv, ss)

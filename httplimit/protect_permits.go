@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
@@ -35,23 +36,24 @@ func (p *protected) hold(w http.ResponseWriter, r *http.Request, l *chargeList) 
 	if c.Cost != nil {
 		parts[0].Cost = c.Cost(r)
 	}
-	var permit *penstock.Permit
+	var within context.Context
+	var release func()
 	err := errUnknownClient
 	switch {
 	case parts[0].Cost == 0:
 		p.next.ServeHTTP(w, r)
 		return
 	case parts[0].Key != "":
-		permit, parts[0].Decision, err = c.Limiter.AcquireN(r.Context(), parts[0].Key, parts[0].Cost)
+		within, release, parts[0].Decision, err = charge.Acquire(r.Context(), c.Limiter, parts[0].Key, parts[0].Cost)
 	}
 	switch {
 	case err != nil:
 		p.fail(w, r, l, nil, l.now(), err)
-	case permit != nil:
-		defer permit.Release()
+	case release != nil:
+		defer release()
 		if p.Shadow == nil { // which enforces nothing, also if the permit is lost
 			p.setHeaders(w.Header(), l, parts[:])
-			r = r.WithContext(permit.Context())
+			r = r.WithContext(within)
 		}
 		p.next.ServeHTTP(w, r)
 	case p.Shadow != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,6 +64,29 @@ func TestProtectShadowServesAfterPermitIsLost(t *testing.T) {
 			ask(h, "192.0.2.1:1")
 		})
 	}
+}
+
+// A handler that goes on after its client has disconnected still holds its permit: otherwise
+// clients that disconnect would have more handlers running than there are permits.
+func TestProtectHoldsPermitAfterClientDisconnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := inMemory(t, "1/30s concurrent")
+		h := httplimit.Protect(lim, nil)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			time.Sleep(time.Minute)
+			if d, err := lim.Peek(t.Context(), "203.0.113.1"); err != nil || d.Remaining != 0 {
+				t.Errorf("a minute after the client has disconnected: %v, %v, want the permit held", d, err)
+			}
+		}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+		r.RemoteAddr = alice
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if d, err := lim.Peek(t.Context(), "203.0.113.1"); err != nil || d.Remaining != 1 {
+			t.Errorf("after the handler: %v, %v, want the permit released", d, err)
+		}
+	})
 }
 
 func TestProtectSaysWhatIsWrongWithTheNumberOfPermits(t *testing.T) {

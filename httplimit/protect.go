@@ -38,8 +38,8 @@ type Charge struct {
 	Cost func(*http.Request) int64
 
 	// After returns what the request cost once it was served. Less than was
-	// taken is refunded, more is taken as far as units are left, and
-	// [penstock.Reset] resets the key. Units that have refilled meanwhile are
+	// taken is refunded, more is charged as a debt, or as far as units are left
+	// if the limit cannot owe, and [penstock.Reset] resets the key. Units that have refilled meanwhile are
 	// not refunded: after a request that outlasted its window, or its bucket's
 	// refill, nothing is left to settle. The bound of a fixed window holds
 	// exactly; other algorithms exceed theirs by at most what concurrent

@@ -389,6 +389,38 @@ func sleepingTests(files []file) []string {
 	return names
 }
 
+// A run must be green or red by the code alone, not by the cases that it draws.
+func TestRandomTestsHaveAFixedSeed(t *testing.T) {
+	for _, dir := range randomTests(repository(t)) {
+		t.Errorf("tests in %s draw random cases and do not import %s/internal/fixedseed", dir, module)
+	}
+
+	fake := readTree(t, fstest.MapFS{
+		"a/a_test.go": {Data: []byte("package a\n\nimport _ \"pgregory.net/rapid\"\n")},
+		"b/b_test.go": {Data: []byte("package b\n\nimport _ \"" + module + "/storetest\"\n")},
+		"c/c_test.go": {Data: []byte("package c\n\nimport _ \"pgregory.net/rapid\"\n")},
+		"c/d_test.go": {Data: []byte("package c\n\nimport _ \"" + module + "/internal/fixedseed\"\n")},
+	})
+	if got, want := randomTests(fake), []string{"a", "b"}; !slices.Equal(got, want) {
+		t.Errorf("randomTests of the fake tree: got %q, want %q", got, want)
+	}
+}
+
+// randomTests returns the directories whose tests draw new cases in each run.
+func randomTests(files []file) (dirs []string) {
+	fixed := map[string]bool{"internal/fixedseed": true}
+	for _, f := range files {
+		fixed[f.dir] = fixed[f.dir] || f.test && slices.Contains(f.imports, module+"/internal/fixedseed")
+	}
+	for _, f := range files {
+		draws := slices.Contains(f.imports, "pgregory.net/rapid") || slices.Contains(f.imports, module+"/storetest")
+		if f.test && draws && !fixed[f.dir] && !slices.Contains(dirs, f.dir) {
+			dirs = append(dirs, f.dir)
+		}
+	}
+	return dirs
+}
+
 func TestGoModRequirements(t *testing.T) {
 	for _, complaint := range checkGoMod(t, "../../go.mod") {
 		t.Errorf("go.mod: %s", complaint)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/redisstore/goredis"

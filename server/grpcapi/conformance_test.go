@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/penstock-io/penstock"
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/penstock-io/penstock/storetest"
@@ -234,11 +235,12 @@ func (s *rlsStore) canExpress(r penstock.Request) bool {
 }
 
 // canExpressAll reports whether the protocol can express an all-or-nothing take. With a
-// key twice, the first decision could not be read before the second.
+// key twice, the first decision could not be read before the second. Overrides are decided
+// before rules, which are then only peeked at if one of them denies.
 func (s *rlsStore) canExpressAll(rs []penstock.Request) bool {
 	seen := map[rules.Entry]bool{}
 	for _, r := range rs {
-		if !s.canExpress(r) || r.Cost <= 0 || seen[s.entry(r)] {
+		if !s.canExpress(r) || r.Cost <= 0 || seen[s.entry(r)] || isOverride(r.Limit) != isOverride(rs[0].Limit) {
 			return false
 		}
 		seen[s.entry(r)] = true
@@ -246,9 +248,10 @@ func (s *rlsStore) canExpressAll(rs []penstock.Request) bool {
 	return len(rs) > 1
 }
 
-// isOverride reports whether an override can express a limit.
+// isOverride reports whether an override can express a limit. A named one may get a debt later,
+// which an override cannot have, and must stay what it was.
 func isOverride(l penstock.Limit) bool {
-	return l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Offset == 0 && l.Debt == 0 &&
+	return l.Name == "" && l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Offset == 0 && l.Debt == 0 &&
 		l.Count >= 0 && l.Count <= math.MaxUint32 && l.Period >= time.Second && l.Period%time.Second == 0
 }
 
@@ -283,7 +286,7 @@ func (s *rlsStore) rules(rs []penstock.Request) *rules.Set {
 	for _, r := range rs {
 		key, limit := s.entry(r).Key, r.Limit
 		limit.Name = ""
-		if !isOverride(limit) && !have[key] {
+		if !isOverride(r.Limit) && !have[key] {
 			id := ""
 			if limit.Algorithm == penstock.Concurrent {
 				id = ", id: request_id"

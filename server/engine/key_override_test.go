@@ -508,3 +508,24 @@ func TestOverrideCarriesUnitsOfTheLatestLimits(t *testing.T) {
 		t.Errorf("%d units are left, want 93", got)
 	}
 }
+
+// While an override had ended, another daemon may have carried its units back to the rule's limit.
+func TestRenewedOverrideCarriesUnitsThatAnotherDaemonMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := penstock.NewMemory(nil)
+		o, other := newOverridden(t, store), newOverridden(t, store)
+		const key, limit = "bucket=a", "100/1h fixed-window"
+		set := func(length time.Duration) {
+			o.set("o/bucket", key, limit, time.Now().Add(length))
+			other.set("o/bucket", key, limit, time.Now().Add(length))
+		}
+		set(time.Minute)
+		o.remaining(5, key)
+		time.Sleep(time.Minute)
+		other.remaining(0, key)
+		set(time.Hour)
+		if got := o.remaining(0, key); got != 95 {
+			t.Errorf("%d units are left, want 95", got)
+		}
+	})
+}

@@ -295,7 +295,7 @@ func (b *Book) newEntry(r *record, old *Entry) (*Entry, error) {
 		e.until = r.Until.UnixNano()
 	}
 	if old != nil {
-		e.follow(old)
+		e.follow(old, b.now().UnixNano())
 	}
 	return e, nil
 }
@@ -303,13 +303,14 @@ func (b *Book) newEntry(r *record, old *Entry) (*Entry, error) {
 // maxFrom is how many earlier limits of a key are remembered.
 const maxFrom = 4
 
-// follow takes over from the entry before what is still of use.
-func (e *Entry) follow(old *Entry) {
+// follow takes over from the entry before what is still of use. If that one has ended, requests to
+// other daemons may have carried its units back to the rule's limit, even if none came to this one.
+func (e *Entry) follow(old *Entry, now int64) {
 	e.used.Store(old.used.Load())
 	e.told = old.told
 	if old.Action == e.Action && !e.record.deleted && !old.record.deleted {
 		e.from = old.from
-		if old.carried.Load() == inForce {
+		if old.carried.Load() == inForce && !old.endedAt(now) {
 			e.carried.Store(inForce)
 		}
 		return

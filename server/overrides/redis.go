@@ -97,6 +97,9 @@ func (c *redisCopy) put(ctx context.Context, records []record, expected []int64)
 	case err != nil:
 		return err
 	case len(reply) > 0 && reply[0] == "conflict":
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.receive(reply[1:]) // or this process, if it has forgotten the record, would conflict again
 		return errConflict
 	}
 	return c.sync(ctx)
@@ -253,6 +256,11 @@ func (b *Book) compare(found map[string]int64, horizon int64) (missing []record,
 	}
 	for rule := range rules {
 		b.rebuildRanges(rule)
+	}
+	if dropped > 0 && b.journal != nil { // or they would be in force after a restart
+		if err := b.compactJournal(); err != nil {
+			b.log.Error("the file of overrides was not rewritten", "err", err)
+		}
 	}
 	return missing, dropped
 }

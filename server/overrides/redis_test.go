@@ -442,3 +442,40 @@ func TestManyOverridesReachAnotherDaemon(t *testing.T) {
 		}
 	}
 }
+
+// Nor must it bring it back after a restart, from its file, while Redis is unavailable.
+func TestRedisRemovesOverridesThatWereDeletedLongAgoFromTheFile(t *testing.T) {
+	prefix, file := newPrefix(), filepath.Join(t.TempDir(), "overrides")
+	a, cutOff := daemonAfterSync(t, prefix), daemon(t, redis, prefix, file)
+	mustPut(t, a, ban("k=1"), ban("k=2"))
+	mustSync(t, cutOff)
+	if err := a.Delete(t.Context(), []Override{ban("k=1")}); err != nil {
+		t.Fatal(err)
+	}
+	a.now = func() time.Time { return time.Now().Add(2 * retention) }
+	a.purgeEverywhere(t.Context())
+	cutOff.redis.synced = false // as if the ring had gone around
+	mustSync(t, cutOff)
+	if err := cutOff.Close(); err != nil {
+		t.Fatal(err)
+	}
+	checkKeys(t, "k=2:ban", daemon(t, redis, prefix, file)) // which has not read Redis yet
+}
+
+// A daemon that forgot a ban, and could not remove it from Redis, can ban the key again.
+func TestPenaltyAfterABanThatOnlyRedisRemembers(t *testing.T) {
+	a := daemonAfterSync(t, newPrefix())
+	old := ban("k=1")
+	old.Until, old.Strikes = time.Now().Add(-2*retention), 1
+	mustPut(t, a, old)
+	unavailable, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.purgeEverywhere(unavailable)
+	if len(a.entries) != 0 {
+		t.Fatal("the ban is not forgotten")
+	}
+	o := offence{rule: "r", key: "k=1", penalty: *harsh}
+	a.ban(t.Context(), &o) // which finds the old one
+	a.ban(t.Context(), &o)
+	checkKeys(t, "k=1:ban", a)
+}

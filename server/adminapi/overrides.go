@@ -159,6 +159,9 @@ func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Overr
 	if rule == nil {
 		return o, &notFoundError{fmt.Sprintf("no such rule: %.200q", q.Rule), nearestRule(q.Rule, v.set.Rules())}
 	}
+	if rule.CountedBy != rule.Name {
+		return o, &overrides.FieldError{Field: "rule", Err: fmt.Errorf("%s has no keys of its own: override those of %s", rule.Name, rule.CountedBy)}
+	}
 	o = overrides.Override{Rule: rule.Name, Limit: q.Limit, Reason: q.Reason}
 	var other *rules.KeyError
 	if o.Key, err = overrides.Resolve(v.set, rule, q.Key); errors.As(err, &other) {

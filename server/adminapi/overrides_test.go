@@ -260,3 +260,35 @@ func TestOverridesWithoutActionsAreShownOnly(t *testing.T) {
 	}
 	listOverrides(t, s, "")
 }
+
+// A descriptor that only keeps units of the one above free has that one's keys and overrides.
+func TestOverridesOfAKeyThatTwoRulesCount(t *testing.T) {
+	e := newEngine(t)
+	set, err := rules.Parse(rules.File{Name: "api.yaml", Text: []byte(`
+domain: api
+descriptors:
+  - key: tenant
+    limit: 1000/1m
+    descriptors: [{key: priority, value: batch, keep_free: 20%}]
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.SetRules(set)
+	s := newServer(t, e, adminapi.Options{Loopback: true})
+	const body = `{"rule":"%s","key":"%s","limit":"ban","reason":"x"}`
+	for _, key := range []string{"acme", "ac*"} {
+		w := putJSON(s, fmt.Sprintf(body, "api/tenant/priority=batch", key))
+		if w.Code != 400 || !strings.Contains(w.Body.String(), "override those of api/tenant") {
+			t.Errorf("%s of the rule below: got %d %s", key, w.Code, w.Body)
+		}
+	}
+	if w := putJSON(s, fmt.Sprintf(body, "api/tenant", "acme")); w.Code != 200 {
+		t.Fatalf("got %d %s", w.Code, w.Body)
+	}
+	for _, rule := range []string{"api/tenant&key=acme", "api/tenant/priority=batch&key=acme"} {
+		if w := send(s, "GET", "/v1/keys?rule="+rule); w.Code != 200 || !strings.Contains(w.Body.String(), `"would_allow": false`) {
+			t.Errorf("%s: got %d %s, want a ban", rule, w.Code, w.Body)
+		}
+	}
+}

@@ -327,7 +327,7 @@ func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 // LimitOfKey returns the limit that applies to a key of a rule, with the override that
 // causes it, or nil. A ban leaves the rule's limit.
 func (e *Engine) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
-	found, _ := e.overrides.Index(rule.Name).Peek(key)
+	found, _ := e.overrides.Index(rule.CountedBy).Peek(key)
 	switch {
 	case found != nil && !fits(rule, found.Action):
 		return rule.Limit, nil

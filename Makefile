@@ -153,6 +153,10 @@ cover: setup ## Show the test coverage of the main module
 	go test -coverpkg=./... -coverprofile=.bin/cover.out ./...
 	go tool cover -func=.bin/cover.out
 
+.PHONY: size
+size: ## Count the product's lines, and where it asks for a request's algorithm or options
+	@.ci/size
+
 ##@ Releases
 
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64

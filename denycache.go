@@ -124,9 +124,9 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 		l.cost += min(r.KeepFree, math.MaxInt64-l.cost) // the store denies both alike
 	}
 	switch {
-	case cl.limit.Algorithm == Concurrent || c.only != nil && !c.only(r.Limit):
+	case cl.limit.hasPermits() || c.only != nil && !c.only(r.Limit):
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
-	case r.MaxDelay > 0 && cl.limit.Algorithm.isBucket():
+	case r.MaxDelay > 0 && cl.limit.isBucket():
 		l.cost = min(l.cost, 0) // the same, unless it refunds
 	}
 	if r.Settle {

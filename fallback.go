@@ -240,7 +240,7 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 // releaseLocal releases permits that the secondary store granted while the primary was
 // down, and that the primary, which decides now, does not know.
 func (f *Fallback) releaseLocal(ctx context.Context, r *Request, d *Decision) {
-	if r.Limit.Algorithm != Concurrent || r.Cost >= 0 || r.Cost == Reset || d.Granted != 0 {
+	if !r.Limit.hasPermits() || r.Cost >= 0 || r.Cost == Reset || d.Granted != 0 {
 		return
 	}
 	local := *r

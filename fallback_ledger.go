@@ -79,7 +79,7 @@ func (l *ledger) updateSize() { l.size.Store(int64(len(l.debts) + len(l.retries)
 
 // addDebt records the units that the secondary store granted or refunded.
 func (f *Fallback) addDebt(s *fallbackShard, r *Request, local Limit, d *Decision) {
-	if r.Limit.Algorithm == Concurrent {
+	if r.Limit.hasPermits() {
 		return // permits are not used up: their next renewal takes them from the primary store
 	}
 	if d.Granted < 0 {
@@ -129,7 +129,7 @@ func (l *ledger) add(r *Request, local Limit, units, now, until int64) {
 		k.key, k.id = d.key, d.id
 	case r.ID != "" && units > 0:
 		d.units = 0 // a retry gets the same grant again
-	case r.Overdraw && !r.Limit.Algorithm.isBucket() && now >= d.until:
+	case r.Overdraw && !r.Limit.isBucket() && now >= d.until:
 		d.units = 0 // that window has ended, and its debt with it
 	}
 	d.limit, d.local, d.overdraw, d.until, d.hold = r.Limit, local, r.Overdraw, until, max(d.hold, r.Hold)
@@ -298,7 +298,7 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 	if d.until == 0 || units > d.units { // otherwise time pays them back when it would have
 		d.until = until
 	}
-	d.limit, d.local, d.units, d.overdraw = r.Limit, local, units, r.Limit.Algorithm.hasDebt()
+	d.limit, d.local, d.units, d.overdraw = r.Limit, local, units, r.Limit.canOwe()
 	d.isSettled, d.amount = true, r.Cost
 	l.put(k, d)
 }

@@ -49,13 +49,40 @@ const (
 	Concurrent
 )
 
-// hasDebt reports whether a charge can overdraw a key. Rolling windows, logs and
-// concurrency limits cannot owe: they keep each unit until it leaves the period or is
-// released, and what was charged beyond their count has no place there.
-func (a Algorithm) hasDebt() bool { return a <= SlidingWindow }
+// algorithms says what each algorithm is called and can do, in the order of the constants.
+// Code that treats some algorithms differently asks for one of these properties.
+var algorithms = [...]struct {
+	name    string
+	bucket  bool // has a rate and a burst
+	owes    bool // a charge can take more than is left
+	permits bool // units are held by an ID and released
+}{
+	TokenBucket:   {name: "token-bucket", bucket: true, owes: true},
+	LeakyBucket:   {name: "leaky-bucket", bucket: true, owes: true},
+	FixedWindow:   {name: "fixed-window", owes: true},
+	SlidingWindow: {name: "sliding-window", owes: true},
+	RollingWindow: {name: "rolling-window"},
+	SlidingLog:    {name: "sliding-log"},
+	Concurrent:    {name: "concurrent", permits: true},
+}
 
-// isBucket reports whether the algorithm has a rate and a burst.
-func (a Algorithm) isBucket() bool { return a == TokenBucket || a == LeakyBucket }
+// IsBucket reports whether the limit has a rate and a burst: a token or a leaky bucket.
+func (l Limit) IsBucket() bool { return l.isBucket() }
+
+// CanOwe reports whether a charge can overdraw a key. Rolling windows, logs and concurrency
+// limits cannot owe: they keep each unit until it leaves the period or is released, and what
+// was charged beyond their count has no place there.
+func (l Limit) CanOwe() bool { return l.canOwe() }
+
+// HasPermits reports whether units are permits, which are held under an ID and released:
+// those of a concurrency limit.
+func (l Limit) HasPermits() bool { return l.hasPermits() }
+
+// These do not copy the limit. An unknown algorithm, which is invalid, has no properties.
+func (l *Limit) isBucket() bool   { return l.isKnown() && algorithms[l.Algorithm].bucket }
+func (l *Limit) canOwe() bool     { return l.isKnown() && algorithms[l.Algorithm].owes }
+func (l *Limit) hasPermits() bool { return l.isKnown() && algorithms[l.Algorithm].permits }
+func (l *Limit) isKnown() bool    { return int(l.Algorithm) < len(algorithms) }
 
 // An Align determines where the windows of a [FixedWindow] begin.
 type Align uint8
@@ -178,7 +205,7 @@ func (l Limit) WithAlgorithm(a Algorithm) Limit {
 // bucket, the count of a window. A larger cost is denied with a RetryAfter of
 // [Never]. A [Decision] carries it as Limit.
 func (l Limit) Capacity() int64 {
-	if l.Algorithm.isBucket() {
+	if l.isBucket() {
 		return l.normalBurst()
 	}
 	return l.Count
@@ -188,7 +215,7 @@ func (l Limit) Capacity() int64 {
 // used-up window: Debt, with its default filled in. The limit must be valid.
 func (l Limit) MaxDebt() int64 {
 	switch {
-	case !l.Algorithm.hasDebt() || l.Count == 0:
+	case !l.canOwe() || l.Count == 0:
 		return 0
 	case l.Debt != 0:
 		return max(l.Debt, 0)
@@ -213,7 +240,7 @@ func (l Limit) defaultDebt() int64 {
 // default is 0. Invalid fields stay as they are.
 func (l Limit) Normal() Limit {
 	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Untrusted: l.Untrusted, Count: l.Count, Period: l.Period}
-	if l.Algorithm.hasDebt() && (l.Debt < NoDebt || l.Count > 0 && l.MaxDebt() != l.defaultDebt()) {
+	if l.canOwe() && (l.Debt < NoDebt || l.Count > 0 && l.MaxDebt() != l.defaultDebt()) {
 		n.Debt = l.Debt
 	}
 	switch l.Algorithm {
@@ -275,7 +302,7 @@ func (l Limit) identity() Limit {
 		return l
 	}
 	l.Count, l.Burst, l.Debt = 0, 0, 0
-	if l.Algorithm.isBucket() {
+	if l.isBucket() {
 		l.Period = 0
 	}
 	return l

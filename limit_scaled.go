@@ -13,7 +13,7 @@ func (l Limit) scaled(share float64) Limit {
 	if n.Name == "" { // fractions of different limits may be equal, but must not share state
 		n.Name = "part of " + strconv.FormatInt(n.Count, 36) + " " + strconv.FormatInt(n.Burst, 36) + " " + strconv.FormatInt(int64(n.Period), 36)
 	}
-	if n.Algorithm.isBucket() && n.Count > 0 {
+	if n.isBucket() && n.Count > 0 {
 		n.Period = scaledPeriod(n.Period, float64(n.Count)*share)
 	}
 	n.Count, n.Burst = scaledUnits(n.Count, share), scaledUnits(n.Burst, share)

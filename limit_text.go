@@ -127,7 +127,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 }
 
 var (
-	algorithmWords = []string{"token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "rolling-window", "sliding-log", "concurrent"}
+	algorithmWords = algorithmNames()
 	alignWords     = []string{"first", "clock", "day", "week", "month", "year"}
 
 	// limitFields maps the keys of the text to the fields that they set.
@@ -137,6 +137,13 @@ var (
 	}
 	limitKeys = []string{"burst=", "debt=", "buckets=", "bucket=", "align=", "offset=", "zone=", "name="}
 )
+
+func algorithmNames() (names []string) {
+	for _, a := range algorithms {
+		names = append(names, a.name)
+	}
+	return names
+}
 
 // String returns the algorithm's name in the text of a limit.
 func (a Algorithm) String() string {
@@ -388,14 +395,13 @@ func (p *limitParser) finish() (Limit, error) {
 // such fields are ignored, but in text they are a mistake.
 func (p *limitParser) checkAlgorithmWords() error {
 	a := p.limit.Algorithm
-	bucket := a.isBucket()
 	for _, c := range []struct {
 		field   string
 		belongs bool
 		owner   string
 	}{
-		{"Burst", bucket, "token-bucket or leaky-bucket"},
-		{"Debt", a.hasDebt(), "a bucket, fixed-window or sliding-window"},
+		{"Burst", p.limit.isBucket(), "token-bucket or leaky-bucket"},
+		{"Debt", p.limit.canOwe(), "a bucket, fixed-window or sliding-window"},
 		{"Buckets", a == RollingWindow, "rolling-window"},
 		{"Align", a == FixedWindow, "fixed-window"},
 		{"Offset", a == FixedWindow, "fixed-window"},

@@ -55,8 +55,8 @@ func (l *Limit) checkNames() error {
 	if len(l.Name) > maxNameBytes {
 		return badLimit("Name", "%d bytes long: must be at most %d", len(l.Name), maxNameBytes)
 	}
-	if l.Algorithm > Concurrent {
-		return badLimit("Algorithm", "%d: must be one of the seven, at most %d", uint8(l.Algorithm), uint8(Concurrent))
+	if !l.isKnown() {
+		return badLimit("Algorithm", "%d: must be at most %d", l.Algorithm, len(algorithms)-1)
 	}
 	if l.Align > AlignYear {
 		return badLimit("Align", "%d: must be one of the six, at most %d", uint8(l.Align), uint8(AlignYear))
@@ -139,7 +139,7 @@ func (l *Limit) checkBucket() error {
 // checkDebt checks the debt of a limit whose other fields are valid.
 func (l *Limit) checkDebt() error {
 	switch {
-	case !l.Algorithm.hasDebt() || l.Count == 0 && l.Debt >= NoDebt:
+	case !l.canOwe() || l.Count == 0 && l.Debt >= NoDebt:
 		return nil
 	case l.Debt < NoDebt:
 		return badLimit("Debt", "%d: must not be negative, except for NoDebt", l.Debt)

@@ -64,7 +64,7 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.Algorithm == Concurrent {
+	if l.hasPermits() {
 		lim.memory = nil // its requests need an ID, which Take checks
 	}
 	lim.template = Request{Limit: l, Cost: 1, compiled: lim.compiled}

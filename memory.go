@@ -195,7 +195,7 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 		return d, err
 	}
 	if r.isRecorded() || r.ID != "" && r.Cost < 0 {
-		if cl.limit.Algorithm == Concurrent {
+		if cl.limit.hasPermits() {
 			return m.takePermits(cl, &r), nil
 		}
 		err = m.takeWithID(cl, &r, &d)

@@ -73,7 +73,7 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 		return req.Cost <= 0 || b != 0
 	}
 	size := s.blocks[cl.table.trust()].Size(b)
-	if cl.limit.Algorithm == Concurrent {
+	if cl.limit.hasPermits() {
 		return size >= algorithm.PermitWords*int(cl.permits.Count) || size >= algorithm.PermitWords*(lenOf(slot)+1)
 	}
 	size -= slackOf(slot)
@@ -102,7 +102,7 @@ func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algor
 		return true
 	case cl.limit.Algorithm == RollingWindow:
 		return s.newBlock(cl, slot, int(cl.rolling.Buckets)+1)
-	case cl.limit.Algorithm == Concurrent:
+	case cl.limit.hasPermits():
 		return s.growPermits(cl, slot, now, req)
 	}
 	return s.growLog(cl, slot, now, req)

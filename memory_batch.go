@@ -102,7 +102,7 @@ func (b *memoryBatch) add(r *Request) error {
 	it := b.push(cl, r.Key, r.forAlgorithm())
 	switch {
 	case !r.isRecorded():
-	case cl.limit.Algorithm == Concurrent:
+	case cl.limit.hasPermits():
 		it.req.ID = b.store.hashOfID(it.hash, r.ID)
 	default:
 		it.home, it.homeHash, it.record = it.shard, it.hash, b.store.hashOfID(it.hash, r.ID)
@@ -319,7 +319,7 @@ func (it *batchItem) pinSlot() bool {
 	t := &it.shard.tables[it.limit.table]
 	slot := t.Slot(it.hash)
 	if slot != nil && slot[expiryWord] == pin { // the same key twice
-		return it.limit.limit.Algorithm != Concurrent || it.shard.growPermitsFor(it.limit, slot, it.now, it.grants)
+		return !it.limit.limit.hasPermits() || it.shard.growPermitsFor(it.limit, slot, it.now, it.grants)
 	}
 	if !it.shard.ensureSlot(it.limit, it.hash, it.now, it.totalRequest()) {
 		return false

@@ -66,7 +66,7 @@ func (p *knownPair) step(t *testing.T) {
 	p.now = p.now.Add(time.Duration(p.rand.IntN(300)-20) * time.Millisecond)
 	if p.rand.IntN(8) == 0 {
 		r := p.request()
-		r.Cost, r.KeepFree, r.MaxDelay, r.Overdraw = 1+p.rand.Int64N(15), 0, 0, r.Limit.Algorithm.hasDebt()
+		r.Cost, r.KeepFree, r.MaxDelay, r.Overdraw = 1+p.rand.Int64N(15), 0, 0, r.Limit.canOwe()
 		if p.rand.IntN(3) == 0 {
 			r.Cost, r.Overdraw = Reset, false
 		}

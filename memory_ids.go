@@ -254,7 +254,7 @@ func (s *shard) moveGrant(t *idTake, rec *idRecord, change int64, d *Decision) (
 		*g = g.Refunded(t.now, -change, back, interval, cl.tick)
 		return moved
 	}
-	req := algorithm.Request{Cost: change, Overdraw: cl.limit.Algorithm.hasDebt(), AtMost: !cl.limit.Algorithm.hasDebt()}
+	req := algorithm.Request{Cost: change, Overdraw: cl.limit.canOwe(), AtMost: !cl.limit.canOwe()}
 	var due int64
 	if s.usedOverflow = rec.overflow; rec.overflow {
 		s.takeOverflow(cl, req, d)

@@ -24,7 +24,7 @@ func (m *Memory) TakePrepared(ctx context.Context, takes []PreparedTake) error {
 // isPrepared reports whether a take was prepared for this store, and is valid.
 func (m *Memory) isPrepared(t *PreparedTake) bool {
 	cl := t.limit
-	return cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit.Algorithm != Concurrent &&
+	return cl != nil && cl.tick == m.tick && cl.key == m.key && !cl.limit.hasPermits() &&
 		t.Key != "" && t.Cost >= 0 && t.keepFree >= 0 && t.Decision != nil
 }
 

@@ -256,7 +256,7 @@ func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req a
 // the store has reached MaxBytes. A log counts up to the length that it has, and no
 // more permits are granted than are held.
 func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	if cl.limit.Algorithm == Concurrent {
+	if cl.limit.hasPermits() {
 		short, p := cl.permits, s.permits(cl, slot)
 		short.Count = min(short.Count, p.Held(now))
 		s.decidePermits(cl, &short, slot, now, req, d)

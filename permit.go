@@ -122,7 +122,7 @@ func (l *Limiter) PermitStats() PermitStats {
 func (l *Limiter) permitRequest(key string, n int64) (Request, error) {
 	r := l.request(key, n)
 	switch {
-	case l.compiled.limit.Algorithm != Concurrent:
+	case !l.compiled.limit.hasPermits():
 		return r, badLimit("Algorithm", "%s: Acquire requires a %s limit", l.compiled.limit.Algorithm, Concurrent)
 	case n < 1:
 		return r, costError("Cost", fmt.Sprintf("%d: must be at least 1", n))

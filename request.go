@@ -133,13 +133,13 @@ func (r *Request) validateShape() error {
 		return costError("ID", "cannot be combined with a reset")
 	case r.Hold != 0 && (r.Hold < 0 || r.Hold > maxIDLifetime):
 		return costError("Hold", r.Hold.String()+": must be from 0 to "+maxIDLifetime.String())
-	case r.NewID && r.Limit.Algorithm != Concurrent:
+	case r.NewID && !r.Limit.hasPermits():
 		return costError("NewID", "requires a "+Concurrent.String()+" limit, not a "+r.Limit.Algorithm.String())
 	case r.Settle:
 		return r.validateSettle()
 	case r.Overdraw:
 		return r.validateOverdraw()
-	case r.Limit.Algorithm == Concurrent:
+	case r.Limit.hasPermits():
 		return r.validateConcurrent()
 	}
 	return nil
@@ -166,7 +166,7 @@ func (r *Request) validateSettle() error {
 		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must not be negative in a settlement")
 	case r.AtMost || r.Overdraw || r.MaxDelay > 0:
 		return costError("Settle", "cannot be combined with AtMost, Overdraw or MaxDelay")
-	case r.Limit.Algorithm == Concurrent:
+	case r.Limit.hasPermits():
 		return costError("Settle", "requires a limit over time: permits are released, not settled")
 	}
 	return nil
@@ -190,7 +190,7 @@ func (r *Request) validateOverdraw() error {
 		return costError("Overdraw", "cannot be combined with AtMost")
 	case r.MaxDelay > 0:
 		return costError("Overdraw", "cannot be combined with MaxDelay: a charge is not delayed")
-	case !r.Limit.Algorithm.hasDebt():
+	case !r.Limit.canOwe():
 		return costError("Overdraw", "requires a bucket, a fixed or a sliding window: a "+
 			r.Limit.Algorithm.String()+" has no place for units beyond its count")
 	}

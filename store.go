@@ -164,7 +164,7 @@ func permitsLast(rs []Request) []int {
 	order := make([]int, 0, len(rs))
 	for _, permits := range [...]bool{false, true} {
 		for i := range rs {
-			if (rs[i].Limit.Algorithm == Concurrent) == permits {
+			if rs[i].Limit.hasPermits() == permits {
 				order = append(order, i)
 			}
 		}
@@ -175,7 +175,7 @@ func permitsLast(rs []Request) []int {
 // takeTurn takes one request of several. It reports whether that only renewed permits, which
 // a denial of the requests after it must not release.
 func takeTurn(ctx context.Context, s Store, r Request, last bool) (d Decision, renewed bool, err error) {
-	if r.Limit.Algorithm == Concurrent && r.Cost > 0 && !r.NewID && !last {
+	if r.Limit.hasPermits() && r.Cost > 0 && !r.NewID && !last {
 		renewal := r
 		renewal.KeepFree = r.Limit.Capacity() // grants permits only to an ID that holds them
 		if d, err = s.Take(ctx, renewal); err != nil || d.Allowed {
@@ -350,7 +350,7 @@ func validateIDs(rs []Request) error {
 	common := CommonID(rs)
 	for i := range rs {
 		switch {
-		case rs[i].ID != common && rs[i].ID != "" && rs[i].Limit.Algorithm != Concurrent:
+		case rs[i].ID != common && rs[i].ID != "" && !rs[i].Limit.hasPermits():
 			return requestError(i, costError("ID", "must be the same on all requests of an all-or-nothing request"))
 		case rs[i].Settle != rs[0].Settle:
 			return requestError(i, costError("Settle", "must be set on all requests of an all-or-nothing request, or on none"))

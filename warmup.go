@@ -63,7 +63,7 @@ func (w *WarmUp) price() int64 {
 // priceOf returns what a unit of the request costs if the usual price is p.
 func priceOf(r *Request, p int64) int64 {
 	switch {
-	case p == 1 || r.Cost == Reset || r.Overdraw || r.Settle || r.AtMost && r.ID != "" || r.Limit.Algorithm == Concurrent:
+	case p == 1 || r.Cost == Reset || r.Overdraw || r.Settle || r.AtMost && r.ID != "" || r.Limit.hasPermits():
 		return 1
 	case r.Cost < 0 && !r.whole:
 		return 1

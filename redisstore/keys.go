@@ -59,7 +59,7 @@ func identify(l penstock.Limit) identity {
 	n := l.Identity()
 	text := fmt.Appendf(nil, "%d %t %q %d %d %d %d %d %d %d %q",
 		stateVersion, n.Untrusted, n.Name, n.Algorithm, n.Count, n.Period, n.Burst, n.Buckets, n.Align, n.Offset, n.Zone)
-	if n.Algorithm == penstock.Concurrent { // other limits keep their keys
+	if n.HasPermits() { // other limits keep their keys
 		text = fmt.Appendf(text, " permits=%d", permitsVersion)
 	}
 	if n.Debt != 0 { // likewise

@@ -21,7 +21,7 @@ func AddressKey(address string) string {
 
 // IsConcurrent reports whether a limiter grants permits. It may be nil.
 func IsConcurrent(lim *penstock.Limiter) bool {
-	return lim != nil && lim.Limit().Algorithm == penstock.Concurrent
+	return lim != nil && lim.Limit().HasPermits()
 }
 
 // HasPermits reports whether requests hold permits of one of the limiters.

@@ -254,7 +254,7 @@ func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision)
 	if d.Remaining > 0 {
 		return 0, nil
 	}
-	if t.limit.Algorithm == penstock.Concurrent {
+	if t.limit.HasPermits() {
 		return s.nextPermit(ctx, t)
 	}
 	d, err := s.takeUnits(ctx, t, 1)
@@ -295,7 +295,7 @@ func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
 		Limit: t.limit.String(), Key: t.key, WouldAllow: next == 0, RetryAfter: httpserver.AppendSeconds(nil, next),
 		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'),
 	}
-	if t.limit.Algorithm == penstock.Concurrent {
+	if t.limit.HasPermits() {
 		held := heldPermits(&d)
 		state.Held = &held
 	}

@@ -157,7 +157,7 @@ func (e *Engine) ReportUnmatched(t *Target, domain string, entries []rules.Entry
 // FillTime returns how long a key needs to have all units back after it has used them.
 func (t *Target) FillTime() time.Duration {
 	l := t.Limit.Normal()
-	if !isBucket(&l) || l.Count == 0 {
+	if !l.IsBucket() || l.Count == 0 {
 		return l.Period
 	}
 	return refillTime(&l, l.Burst)

@@ -142,7 +142,7 @@ func (ev *evaluation) countFor(d *limitedDescriptor, dec *penstock.Decision) (co
 // the time of its whole burst.
 func owes(l *penstock.Limit, dec *penstock.Decision) bool {
 	n := l.Normal()
-	if !isBucket(&n) || n.Count == 0 {
+	if !n.IsBucket() || n.Count == 0 {
 		return false
 	}
 	refill := float64(n.Period) / float64(n.Count) * float64(n.Burst)
@@ -156,7 +156,7 @@ const maxRateError = 0.001
 func untilUnit(l *penstock.Limit, dec *penstock.Decision) time.Duration {
 	n := l.Normal()
 	after := dec.ResetAfter
-	if isBucket(&n) && n.Count > 0 {
+	if n.IsBucket() && n.Count > 0 {
 		after -= time.Duration(float64(n.Period) / float64(n.Count) * float64(n.Burst-1))
 	}
 	return max(after, time.Nanosecond)

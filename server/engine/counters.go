@@ -105,7 +105,7 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 		t.states[r.Index] = e.newRuleState(s, r)
 		state := &t.states[r.Index]
 		state.counters = &RuleCounters{
-			Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.Algorithm == penstock.Concurrent, Counters: counters,
+			Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.HasPermits(), Counters: counters,
 		}
 		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &changedRules{}
 	}

@@ -187,7 +187,7 @@ func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ru
 	if state.overrides.MayFind(viewOf(ev.keys[l.key:])) {
 		ev.applyKeyOverride(ctx, l, t, state)
 	}
-	if l.template != nil && l.template.Limit.Algorithm == penstock.Concurrent {
+	if l.template != nil && l.template.Limit.HasPermits() {
 		return ev.namePermit(l, d)
 	}
 	return nil

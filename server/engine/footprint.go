@@ -118,15 +118,10 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 // the time in which an empty bucket refills or pays its debt, if that is longer.
 func longestPeriod(l *penstock.Limit) time.Duration {
 	n := l.Normal()
-	if isBucket(&n) {
+	if n.IsBucket() {
 		return max(n.Period, refillTime(&n, n.Burst), refillTime(&n, n.MaxDebt()))
 	}
 	return n.Period
-}
-
-// isBucket reports whether a limit has a rate and a burst.
-func isBucket(l *penstock.Limit) bool {
-	return l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket
 }
 
 // refillTime returns the time in which a bucket refills its burst, or its debt, which for

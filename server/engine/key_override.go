@@ -160,7 +160,7 @@ func (m *mover) move(ctx context.Context, from penstock.Limit) (done bool) {
 	if from.Identity() == m.to.Identity() {
 		return true
 	}
-	if from.Algorithm == penstock.Concurrent || m.to.Algorithm == penstock.Concurrent {
+	if from.HasPermits() || m.to.HasPermits() {
 		return true // permits are held, not used
 	}
 	d, err := m.engine.take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
@@ -197,7 +197,7 @@ func (m *mover) charge(ctx context.Context) (done bool) {
 // units are carried over.
 func limitOf(rule *rules.Rule, l penstock.Limit) penstock.Limit {
 	l.Name = rule.Limit.Name
-	if isBucket(&l) && !(l.Algorithm == rule.Limit.Algorithm && sameRate(l, rule.Limit)) {
+	if l.IsBucket() && !(l.Algorithm == rule.Limit.Algorithm && sameRate(l, rule.Limit)) {
 		l.Name = OverrideName(rule.Limit.Name, fmt.Sprintf("%d/%d", l.Count, l.Period))
 	}
 	return l
@@ -300,7 +300,7 @@ func (e *Engine) Overrides() *overrides.Book { return e.overrides }
 // else a release of permits would refund a rate.
 func fits(rule *rules.Rule, a *overrides.Action) bool {
 	return a.Kind != overrides.Limited ||
-		(a.Limit.Algorithm == penstock.Concurrent) == (rule.Limit.Algorithm == penstock.Concurrent)
+		a.Limit.HasPermits() == rule.Limit.HasPermits()
 }
 
 // CheckOverride returns an error if an override cannot apply to keys of its rule.

@@ -18,7 +18,7 @@ import (
 // deny the request, and has nothing to do with other rules, nor with IDs.
 func (e *Engine) isPlain(r *rules.Rule) bool {
 	return !r.Unlimited && !r.Shadow && !r.Quota && !e.quotaMode && !r.ChargeAlways && !r.Settle &&
-		len(r.Replaces) == 0 && r.Limit.Algorithm != penstock.Concurrent
+		len(r.Replaces) == 0 && !r.Limit.HasPermits()
 }
 
 // plainTakes are the first descriptors of a request, as long as they are plain. An evaluation

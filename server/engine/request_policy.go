@@ -212,7 +212,7 @@ func (e *Engine) admit(r *penstock.Request, mayRefund func() bool, inTakeAll boo
 		return a, e.refuseFull()
 	}
 	switch memory := e.requestPolicy.TakeAllMemory; {
-	case r.Limit.Algorithm == penstock.Concurrent: // its permits are the records of its IDs
+	case r.Limit.HasPermits(): // its permits are the records of its IDs
 	case r.ID != "":
 		a.record = l.recordEntry(r, a.state.hash)
 	case inTakeAll && memory > 0:

@@ -59,7 +59,7 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 			return fmt.Errorf("rule %s: %w: charge: always charges what was used already", d.rule.Name, ErrNoSettle)
 		case d.cost < 0:
 			return &penstock.FieldError{Field: "Cost", Problem: "must not be negative under an ID: settle it to 0", Kind: penstock.ErrBadCost}
-		case d.template.Limit.Algorithm != penstock.Concurrent: // an entry names its permit
+		case !d.template.Limit.HasPermits(): // an entry names its permit
 			d.id, d.hold = ev.under.id, d.rule.Hold
 			if longest > remembered(d) {
 				d.hold = longest

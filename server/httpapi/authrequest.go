@@ -82,7 +82,7 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 	if err != nil {
 		return takeResponse{}, err
 	}
-	if sr.Limit.Algorithm == penstock.Concurrent {
+	if sr.Limit.HasPermits() {
 		return takeResponse{}, &fieldError{path: []string{"limit"}, problem: engine.ErrNoRelease.Error()}
 	}
 	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)

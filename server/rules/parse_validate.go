@@ -94,23 +94,23 @@ func (r *reader) checkZone(s *limitSpec, unit Unit) {
 // true if there are none.
 func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 	before := r.problems.count()
-	bucket := a == penstock.TokenBucket || a == penstock.LeakyBucket
+	l := penstock.Limit{Algorithm: a}
 	for _, c := range []struct {
 		name    string
 		belongs bool
 		owner   string
 	}{
-		{"burst", bucket, "token-bucket or leaky-bucket"},
+		{"burst", l.IsBucket(), "token-bucket or leaky-bucket"},
 		{"buckets", a == penstock.RollingWindow, "rolling-window"},
 		{"zone", a == penstock.FixedWindow, "fixed-window"},
 		{"lease", a == penstock.TokenBucket || s.lease == nil || !*s.lease, "token-bucket"},
-		{"charge", !s.chargeAlways || canOwe(a), "token-bucket, leaky-bucket, fixed-window or sliding-window"},
+		{"charge", !s.chargeAlways || l.CanOwe(), "token-bucket, leaky-bucket, fixed-window or sliding-window"},
 	} {
 		if s.isSet(c.name) && !c.belongs {
 			r.fail(s.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, c.owner, a)
 		}
 	}
-	switch concurrent := a == penstock.Concurrent; {
+	switch concurrent := l.HasPermits(); {
 	case concurrent && s.id == "":
 		r.fail(s.lineOf("limit"), "a concurrent limit needs id: and the key of the entry that names the permit, such as request_id")
 	case concurrent && s.settle:
@@ -119,10 +119,4 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 		r.fail(s.lineOf("id"), "id: needs algorithm: concurrent, but it is %s", a)
 	}
 	return r.problems.count() == before
-}
-
-// canOwe reports whether a key can owe units under an algorithm, so that a cost is charged
-// that does not fit. Others have no place for units beyond their count.
-func canOwe(a penstock.Algorithm) bool {
-	return a == penstock.TokenBucket || a == penstock.LeakyBucket || a == penstock.FixedWindow || a == penstock.SlidingWindow
 }

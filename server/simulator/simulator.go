@@ -127,7 +127,7 @@ var algorithms = []penstock.Algorithm{
 // parseLimit parses a limit that can be simulated.
 func parseLimit(text string) (penstock.Limit, error) {
 	l, err := penstock.ParseLimit(text)
-	if err == nil && l.Algorithm == penstock.Concurrent {
+	if err == nil && l.HasPermits() {
 		return l, &penstock.FieldError{
 			Field: "Algorithm", Kind: penstock.ErrBadLimit,
 			Problem: "concurrent: cannot be simulated, because what it admits depends on when permits are released",

@@ -69,7 +69,7 @@ var Settings = slices.Concat(
 	group("Store",
 		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: (this process only), redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", set: storeURL},
 		Setting{Name: "max-keys", Kind: "number", Default: "1000000", Help: "maximum number of keys in memory; beyond it, new keys share one overflow bucket per limit", set: count(func(c *Config) *int { return &c.MaxKeys })},
-		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs and rolling windows", set: size(func(c *Config) *int64 { return &c.MaxBytes })},
+		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs, rolling windows and concurrent limits", set: size(func(c *Config) *int64 { return &c.MaxBytes })},
 		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: setRedisPrefix},
 		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: positive(func(c *Config) *time.Duration { return &c.RedisTimeout })},
 	),

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the generated tables into docs/co
 
 const (
 	configurationPage = "../docs/configuration.md"
-	operationsPage    = "../docs/operations.md"
+	metricsPage       = "../docs/metrics.md"
 	settingsBegin     = "<!-- settings: go test ./server -run Configuration -update -->\n"
 	settingsEnd       = "<!-- end of settings -->\n"
 )

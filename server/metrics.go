@@ -153,7 +153,7 @@ var (
 	storeBytesDesc  = prometheus.NewDesc("penstock_request_limits_redis_bytes", "Upper bound of the live state that limits in requests to this server left in Redis.", nil, nil)
 	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in the memory store.", nil, nil)
 	requestKeysDesc = prometheus.NewDesc("penstock_request_limits_keys", "Keys in the memory store under limits that requests brought.", nil, nil)
-	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs and rolling windows.", nil, nil)
+	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs, rolling windows and concurrent limits.", nil, nil)
 	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because --max-keys was reached.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections by listener.", []string{"listener"}, nil)
 	refusedDesc     = prometheus.NewDesc("penstock_connections_refused_total", "Connections refused over the connection limit, by listener.", []string{"listener"}, nil)

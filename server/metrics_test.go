@@ -22,13 +22,13 @@ func TestMetricsPassPromlintAndAreDocumented(t *testing.T) {
 		for _, p := range problems {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
-		page, err := os.ReadFile(operationsPage)
+		page, err := os.ReadFile(metricsPage)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range regexp.MustCompile(`(?m)^# HELP (penstock_\w+)`).FindAllStringSubmatch(text, -1) {
 			if !strings.Contains(string(page), "`"+m[1]+"`") {
-				t.Errorf("%s does not list %s", operationsPage, m[1])
+				t.Errorf("%s does not list %s", metricsPage, m[1])
 			}
 		}
 	})

@@ -60,7 +60,7 @@ func TestQuotaServiceAssignsAndEndsWithTheDaemon(t *testing.T) {
 func wantQuotaMetrics(t *testing.T, d *daemon) {
 	t.Helper()
 	_, text := get(t, "http://"+d.addr("admin")+"/metrics")
-	page, err := os.ReadFile(operationsPage)
+	page, err := os.ReadFile(metricsPage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func wantQuotaMetrics(t *testing.T, d *daemon) {
 			t.Errorf("%s is not 1", name)
 		}
 		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("%s does not list %s", operationsPage, name)
+			t.Errorf("%s does not list %s", metricsPage, name)
 		}
 	}
 }

@@ -104,7 +104,6 @@ type lookup struct {
 	cacheable bool   // whether a cached denial may answer it
 	began     int64  // when it was first looked up
 	sent      int64  // when it was last looked up, before the store was called
-	epoch     uint32 // of its set, when it was sent
 	leader    bool   // whether other callers may wait for its result
 	answered  bool   // whether a cached denial has answered it
 }
@@ -180,17 +179,40 @@ func (c *DenyCache) lookUpOrWait(ctx context.Context, l *lookup, d *Decision) (d
 	}
 }
 
-// Cached returns the cached denial of a request, and never calls the store. It is
-// for callers that check several limits and can stop at the first denial.
-func (c *DenyCache) Cached(r Request) (d Decision, denied bool) {
+// The methods Now, Cached, Note and Forget are for callers that decide by themselves what is a
+// denial, and call a store with other requests than those they answer. A cache that only they
+// use needs no store.
+
+// Now returns the time for Cached and Note, from an arbitrary origin.
+func (c *DenyCache) Now() time.Duration { return time.Duration(c.clock.Now()) }
+
+// Cached returns the cached denial of a request at that time, and never calls the store.
+func (c *DenyCache) Cached(r Request, now time.Duration) (d Decision, denied bool) {
 	l, ok := c.newLookup(&r)
-	return d, ok && c.lookUp(&l, &d)
+	return d, ok && c.lookUp(&l, &d, int64(now))
+}
+
+// Note caches a denial of the request. asked is the time before the caller asked for it: if units
+// of the key may have been returned since, the denial is dropped.
+func (c *DenyCache) Note(r Request, d Decision, asked time.Duration) {
+	if l, ok := c.newLookup(&r); ok {
+		l.sent = int64(asked)
+		c.record(&l, &d, nil)
+	}
+}
+
+// Forget drops the cached denial of the request's key, and those that Note gets later about
+// earlier times. It is called after units of the key were returned without this cache.
+func (c *DenyCache) Forget(r Request) {
+	if l, ok := c.newLookup(&r); ok {
+		l.cost = -1
+		c.record(&l, &Decision{}, nil)
+	}
 }
 
 // lookUp answers a request from the cache if possible, without waiting.
-func (c *DenyCache) lookUp(l *lookup, d *Decision) (denied bool) {
-	l.sent = c.clock.Now()
-	l.began = l.sent
+func (c *DenyCache) lookUp(l *lookup, d *Decision, now int64) (denied bool) {
+	l.began, l.sent = now, now
 	denied, _ = c.find(l, d, nil)
 	return denied
 }
@@ -198,9 +220,7 @@ func (c *DenyCache) lookUp(l *lookup, d *Decision) (denied bool) {
 // find returns whether a cached denial answers the request, or else the call in
 // flight to wait for. If calls is nil, there is none to wait for.
 func (c *DenyCache) find(l *lookup, d *Decision, calls *inflight.Calls) (denied bool, done <-chan struct{}) {
-	hint := c.hints.Of(l.hash)
-	l.epoch = hint.epoch.Load()
-	if !hint.used.Load() {
+	if !c.hints.Of(l.hash).used.Load() {
 		return false, nil
 	}
 	return c.sets.Of(l.hash).find(l, d, calls)
@@ -215,6 +235,9 @@ func (c *DenyCache) record(l *lookup, d *Decision, err error) {
 		denied, e.until = &e, l.sent+min(e.until, c.maxAge)
 	} else if !hint.used.Load() && !l.mayRefund(err) {
 		return
+	}
+	if l.mayRefund(err) {
+		hint.refundedAt.Store(c.clock.Now())
 	}
 	c.sets.Of(l.hash).record(hint, l, d, err, denied)
 	if l.leader {
@@ -234,7 +257,7 @@ func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) e
 	var rest []Request // nil until a request is answered
 	for i := range ls {
 		ls[i].cacheable = ls[i].cacheable && !followsUnanswered(ls, i)
-		ls[i].answered = c.lookUp(&ls[i], &ds[i])
+		ls[i].answered = c.lookUp(&ls[i], &ds[i], c.clock.Now())
 		if ls[i].answered && rest == nil {
 			rest = append(make([]Request, 0, len(rs)), rs[:i]...)
 		} else if !ls[i].answered && rest != nil {
@@ -332,9 +355,7 @@ func (c *DenyCache) lookUpAll(ls []lookup, ds []Decision) (denied bool) {
 	now := c.clock.Now()
 	for i := range ls {
 		l := &ls[i]
-		l.began, l.sent = now, now
-		l.answered, _ = c.find(l, &ds[i], nil)
-		l.answered = l.answered && !sharesKey(ls, i)
+		l.answered = c.lookUp(l, &ds[i], now) && !sharesKey(ls, i)
 		denied = denied || l.answered
 	}
 	return denied

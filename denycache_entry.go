@@ -39,8 +39,8 @@ type denialSet struct {
 // A setHint is the part of a set that is read without its lock. Hints are stored
 // apart from the sets, so a lookup in a set without denials costs one small read.
 type setHint struct {
-	used  atomic.Bool   // whether the set has ever held a denial
-	epoch atomic.Uint32 // changes whenever units of a key may have been refunded
+	used       atomic.Bool  // whether the set has ever held a denial
+	refundedAt atomic.Int64 // when units of a key may have been refunded last
 }
 
 // find looks for a denial that answers a request. If there is none and another
@@ -147,12 +147,8 @@ func (s *denialSet) record(hint *setHint, l *lookup, d *Decision, err error, den
 	if e != nil && l.leader {
 		e.leaderUntil = 0
 	}
-	isCurrent := l.epoch == hint.epoch.Load()
-	if l.mayRefund(err) {
-		hint.epoch.Add(1)
-	}
 	switch {
-	case denied != nil && isCurrent && !e.covers(l, d):
+	case denied != nil && l.sent > hint.refundedAt.Load() && !e.covers(l, d):
 		hint.used.Store(true)
 		s.put(e, denied)
 	case e != nil && err != nil && l.cost > 0:

@@ -1004,8 +1004,50 @@ func TestDenyCacheOnlySelectsLimits(t *testing.T) {
 		if d.Allowed || d.Source != want {
 			t.Errorf("%v: %v, want a denial by the %v", limit, d, want)
 		}
-		if _, cached := cache.Cached(r); cached != (want == penstock.SourceDenyCache) {
+		if _, cached := cache.Cached(r, cache.Now()); cached != (want == penstock.SourceDenyCache) {
 			t.Errorf("%v: cached is %v", limit, cached)
 		}
 	}
+}
+
+// A caller that finds denials by itself can keep them in a cache that has no store.
+func TestDenyCacheNotesDenialsOfCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := penstock.WithDenyCache(nil, &penstock.DenyCacheOptions{MaxAge: time.Hour})
+		limit := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Period: time.Minute}
+		r := penstock.Request{Key: "key", Limit: limit, Cost: 1}
+		denial := penstock.Decision{Limit: 10, RetryAfter: 30 * time.Second, ResetAfter: 30 * time.Second}
+		expect := func(when string, want time.Duration) {
+			t.Helper()
+			d, denied := cache.Cached(r, cache.Now())
+			if denied != (want > 0) || d.RetryAfter != want {
+				t.Errorf("%s: denied %t for %v, want %v", when, denied, d.RetryAfter, want)
+			}
+		}
+		expect("before a denial", 0)
+		asked := cache.Now()
+		time.Sleep(time.Second)
+		cache.Note(r, denial, asked)
+		expect("a second after it was asked", 29*time.Second)
+
+		asked = cache.Now()
+		time.Sleep(time.Second)
+		cache.Forget(r)
+		expect("forgotten", 0)
+		cache.Note(r, denial, asked)
+		expect("denied before units were returned", 0)
+
+		time.Sleep(time.Second)
+		cache.Note(r, denial, cache.Now())
+		expect("denied afterwards", 30*time.Second)
+		time.Sleep(30 * time.Second)
+		expect("ended", 0)
+		if n := testing.AllocsPerRun(100, func() {
+			cache.Note(r, denial, cache.Now())
+			_, _ = cache.Cached(r, cache.Now())
+			cache.Forget(r)
+		}); n != 0 {
+			t.Errorf("%v allocations, want none", n)
+		}
+	})
 }

@@ -1,121 +1,174 @@
 package faults
 
 import (
-	"fmt"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
 )
 
-// A validator checks a history against one of the invariants that docs/reliability.md
-// lists, and returns what breaks it.
-type validator struct {
-	invariant string
-	check     func(p guarantee, h *history) []string
-}
+// The validators are tested with stores that break an invariant on purpose, and with
+// impossible histories.
 
-var validators = []validator{
-	{"errors are ErrUnavailable, if any are allowed", errorsExpected},
-	{"INV-1 a store admits its limit and no more", storeWithinLimit},
-	{"INV-7 remaining is between 0 and the limit", remainingInRange},
-	{"INV-9 no key is locked out for longer than a refill", retryWithinRefill},
-	{"INV-17 only unanswered calls lose units", unitsNotLost},
-	{"INV-20 a deny cache only denies", denyCacheDenies},
-	{"INV-21 a fallback admits its share and no more", fallbackWithinShare},
-}
-
-// errorsExpected also checks that callers see no errors at all if the guarantee says so.
-func errorsExpected(p guarantee, h *history) (problems []string) {
-	for _, e := range h.events {
-		switch {
-		case e.err == nil:
-		case p.noErrors:
-			problems = append(problems, fmt.Sprintf("a caller got an error, want none: %v", e.err))
-		case !p.expects(e.err):
-			problems = append(problems, fmt.Sprintf("a call failed with %v", e.err))
+// TestMaxExcessMatchesEveryInterval compares the tree with every pair of a
+// start and an end.
+func TestMaxExcessMatchesEveryInterval(t *testing.T) {
+	for range 2000 {
+		var events []event
+		for range 1 + rand.IntN(20) {
+			begin := time.Duration(rand.Int64N(int64(time.Second)))
+			events = append(events, event{
+				begin: begin, end: begin + time.Duration(rand.Int64N(int64(time.Second/4))),
+				decision: penstock.Decision{Granted: rand.Int64N(5)},
+			})
+		}
+		slices.SortFunc(events, func(a, b event) int { return int(a.end - b.end) })
+		rate := rand.Int64N(100)
+		if got, want := maxExcess(events, rate, tick), naiveMaxExcess(events, rate); got != want {
+			t.Fatalf("at %d/s: got %d, want %d of %+v", rate, got, want, events)
 		}
 	}
-	return problems
 }
 
-// tick is the resolution of Redis's clock.
-const tick = time.Millisecond
-
-// storeWithinLimit checks what the store has granted, directly or by lease.
-func storeWithinLimit(p guarantee, h *history) (problems []string) {
-	byStore := func(e *event) bool { return e.granted() != 0 && e.decision.Source != penstock.SourceFallback }
-	for key, events := range h.byKey(byStore) {
-		l := p.limitOf(key)
-		most := p.burstsOf(events, h)*capacity(l) + p.leaseExcess(l)
-		if got := maxExcess(events, rateOf(l), tick); got > most {
-			problems = append(problems, fmt.Sprintf("key %d under %s: %d admitted beyond the rate, want at most %d", key, l, got, most))
-		}
-	}
-	return problems
-}
-
-// fallbackWithinShare checks what each node has granted while the store was down.
-func fallbackWithinShare(p guarantee, h *history) (problems []string) {
-	for node := range p.nodes {
-		byNode := func(e *event) bool {
-			return e.node == node && e.granted() > 0 && e.decision.Source == penstock.SourceFallback
-		}
-		for key, events := range h.byKey(byNode) {
-			l, share := p.limitOf(key), int64(p.nodes)
-			if got, most := maxExcess(events, (rateOf(l)+share-1)/share, tick), p.fallbackShare(l); got > most {
-				problems = append(problems, fmt.Sprintf("node %d, key %d under %s: %d admitted beyond the rate while the store was down, want at most %d",
-					node, key, l, got, most))
+func naiveMaxExcess(events []event, rate int64) (most int64) {
+	for _, first := range events {
+		for _, last := range events {
+			units := int64(0)
+			for _, e := range events {
+				if e.begin >= first.begin && e.end <= last.end {
+					units += e.granted() * int64(time.Second)
+				}
+			}
+			if last.end >= first.begin {
+				most = max(most, units-rate*int64(last.end+tick-first.begin))
 			}
 		}
 	}
-	return problems
+	return (most + int64(time.Second) - 1) / int64(time.Second)
 }
 
-func remainingInRange(p guarantee, h *history) (problems []string) {
-	for _, e := range h.events {
-		if e.err == nil && (e.decision.Remaining < 0 || e.decision.Remaining > capacity(p.limitOf(e.key))) {
-			problems = append(problems, fmt.Sprintf("key %d: %s", e.key, e.decision))
+// overGrantingStore returns a store that grants more than its limit.
+func overGrantingStore(more int64) penstock.Store {
+	store := penstock.NewMemory(nil)
+	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		r.Limit.Count += more
+		if r.Limit.Burst > 0 {
+			r.Limit.Burst += more
 		}
-	}
-	return problems
+		d, err := store.Take(ctx, r)
+		d.Remaining = min(d.Remaining, capacity(r.Limit)-more)
+		return d, err
+	})
 }
 
-// retryWithinRefill allows one bucket more for a rolling window.
-func retryWithinRefill(p guarantee, h *history) (problems []string) {
-	for _, e := range h.events {
-		refill := p.limitOf(e.key).Period
-		refill += refill/10 + tick
-		if d := e.decision; e.err == nil && !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > refill) {
-			problems = append(problems, fmt.Sprintf("key %d under %s: %s", e.key, p.limitOf(e.key), d))
-		}
-	}
-	return problems
+// runWithoutFault returns a finished run on a store, without a fault.
+func runWithoutFault(t *testing.T, f fault, store penstock.Store) *run {
+	t.Helper()
+	r := newRun(t, f)
+	l := &load{run: r, nodes: slices.Repeat([]penstock.Store{store}, r.nodes), pause: shortPause, close: func() {}}
+	l.drain = func(q penstock.Request) (penstock.Decision, error) { return store.Take(t.Context(), q) }
+	r.load = l
+	l.start()
+	l.awaitCalls(3000)
+	l.finish()
+	return r
 }
 
-// unitsNotLost checks the keys that do not refill, of which the run has taken all that
-// was left. Missing units may have been charged by unanswered calls, for one request
-// or a whole lease.
-func unitsNotLost(p guarantee, h *history) (problems []string) {
-	granted := h.granted()
-	for key, events := range h.byKey((*event).missed) {
-		for _, e := range events {
-			granted[key] += max(e.cost, p.leaseSize(p.limitOf(key)))
-		}
+func TestValidatorsAcceptCorrectStore(t *testing.T) {
+	r := runWithoutFault(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}}, penstock.NewMemory(nil))
+	r.prove("no fault", 1)
+	if got := r.problems(); len(got) > 0 {
+		t.Errorf("a correct store has problems: %q", got)
 	}
-	for key, n := range granted {
-		l := p.limitOf(key)
-		if rateOf(l) == 0 && n+p.maxLost < capacity(l) {
-			problems = append(problems, fmt.Sprintf("key %d under %s: %d granted or unknown, want all of %d", key, l, n, capacity(l)))
-		}
-	}
-	return problems
 }
 
-func denyCacheDenies(_ guarantee, h *history) (problems []string) {
-	for _, e := range h.events {
-		if e.err == nil && e.decision.Source == penstock.SourceDenyCache && (e.decision.Allowed || e.decision.Granted != 0) {
-			problems = append(problems, fmt.Sprintf("key %d: %s", e.key, e.decision))
-		}
+func TestValidatorsCatchOneExtraUnit(t *testing.T) {
+	r := runWithoutFault(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}}, overGrantingStore(1))
+	wantProblem(t, r, "INV-1 ")
+}
+
+// TestValidatorsCatchFasterRefill takes a unit each millisecond, on a clock of its own,
+// from a store that refills a tenth too fast.
+func TestValidatorsCatchFasterRefill(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	faster := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	r := newRun(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}})
+	request := r.request(refillingKey, 1)
+	request.Limit.Count = refillingLimit.Count * 11 / 10
+	for at := time.Duration(0); at < 2*time.Second; at += time.Millisecond {
+		d, err := faster.Take(t.Context(), request)
+		r.history.add(event{begin: at, end: at, key: refillingKey, cost: 1, decision: d, err: err})
+		now = now.Add(time.Millisecond)
 	}
-	return problems
+	wantProblem(t, r, "INV-1 a store admits its limit and no more: key -1 ")
+}
+
+func TestRunWithoutEvidenceFails(t *testing.T) {
+	r := runWithoutFault(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}}, penstock.NewMemory(nil))
+	wantProblem(t, r, "nothing proves that the fault happened")
+	silent := newRun(ignoreErrors{TB: t}, fault{})
+	silent.prove("replies that were cut", 0)
+	wantProblem(t, silent, "nothing proves that the fault happened")
+	wantProblem(t, silent, "no call was made")
+}
+
+// ignoreErrors is a test that ignores errors.
+type ignoreErrors struct{ testing.TB }
+
+func (ignoreErrors) Errorf(string, ...any) {}
+
+// TestValidatorsCatchBrokenInvariants breaks each invariant with one made-up call.
+func TestValidatorsCatchBrokenInvariants(t *testing.T) {
+	day := 24 * time.Hour
+	for name, c := range map[string]struct {
+		guarantee guarantee
+		event     event
+	}{
+		"errors":  {guarantee{noErrors: true}, event{err: penstock.ErrUnavailable}},
+		"INV-1 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst + 1}}},
+		"INV-7 ":  {guarantee{}, event{decision: penstock.Decision{Allowed: true, Remaining: burst + 1}}},
+		"INV-9 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{RetryAfter: 400 * day}}},
+		"INV-17 ": {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst - 1}}},
+		"INV-20 ": {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Source: penstock.SourceDenyCache}}},
+		"INV-21 ": {
+			guarantee{layers: withFallback, nodes: 2},
+			event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst/2 + 1, Source: penstock.SourceFallback}},
+		},
+	} {
+		r := newRun(t, fault{guarantee: c.guarantee})
+		r.history.add(c.event)
+		wantProblem(t, r, name)
+	}
+}
+
+func wantProblem(t *testing.T, r *run, begins string) {
+	t.Helper()
+	got := r.problems()
+	if !slices.ContainsFunc(got, func(problem string) bool { return strings.HasPrefix(problem, begins) }) {
+		t.Errorf("got problems %q, want one that begins with %q", got, begins)
+	}
+}
+
+func TestHistoryDowntimeStartsAtFirstMissedCall(t *testing.T) {
+	h := &history{}
+	for _, e := range []event{
+		{begin: 0, end: 1},
+		{begin: 10, end: 60, err: penstock.ErrUnavailable},
+		{begin: 20, end: 70, decision: penstock.Decision{Source: penstock.SourceFallback}},
+		{begin: 80, end: 100},
+		{begin: 110, end: 120, err: penstock.ErrUnavailable, key: 1},
+		{begin: 500, end: 600, key: 1},
+	} {
+		h.add(e)
+	}
+	if got := h.downtime(func(key int) bool { return key == 0 }); got != 90 {
+		t.Errorf("downtime of one key: got %d, want 90", got)
+	}
+	if got := h.downtime(func(int) bool { return true }); got != 490 {
+		t.Errorf("downtime of both: got %d, want 490", got)
+	}
 }

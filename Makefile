@@ -29,15 +29,15 @@ SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 
 # The arithmetic and the data structures: their properties are worth trying more often
-# than the race detector allows. CI does so for all packages (make unit).
-PURE := ./internal/...
+# than the race detector allows. CI does so for all packages (make unit), the simulation included.
+PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/...))
 
 # Nothing in these is concurrent, so that the race detector has nothing to find.
 SEQUENTIAL := address algorithm doctest fixedseed hashtable monotime setassoc siphash slab spelling testreport treetest
 RACY        = $(filter-out $(addprefix %/internal/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
 
 # These start first, because nothing else is left to run beside the last one.
-SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./server/rules
+SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./internal/simulation ./server/rules
 
 .PHONY: help
 help: ## Show this help

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/storetest"
 )
 
@@ -885,7 +886,7 @@ func TestDenyCacheFullKeepsLongestDenials(t *testing.T) {
 // For random requests at random times the cache denies only if the store would. The
 // store has a clock tick of a millisecond and units of any duration.
 func TestDenyCacheAgreesWithStore(t *testing.T) {
-	for seed := range uint64(fewerUnderRace(300)) {
+	for seed := range uint64(fixedseed.FewerUnderRace(300)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		clock := newFakeClock()
 		options := &penstock.MemoryOptions{Now: clock.now, Tick: time.Millisecond}
@@ -929,7 +930,7 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 // limit is lowered. A peek follows each change of the limit: the clamp that the new limit
 // causes is a trace.
 func TestDenyCacheLeavesSameFuture(t *testing.T) {
-	for seed := range uint64(fewerUnderRace(300)) {
+	for seed := range uint64(fixedseed.FewerUnderRace(300)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		clock := newFakeClock()
 		options := &penstock.MemoryOptions{Now: clock.now, Tick: time.Millisecond}
@@ -1048,6 +1049,36 @@ func TestDenyCacheNotesDenialsOfCallers(t *testing.T) {
 			cache.Forget(r)
 		}); n != 0 {
 			t.Errorf("%v allocations, want none", n)
+		}
+	})
+}
+
+// A denial in flight during a refund is not cached, also if the refund has a MaxDelay, which means
+// nothing to it.
+func TestDenyCacheRefundWithMaxDelayEndsDenialInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		remote := &remoteStore{store: penstock.NewMemory(nil)}
+		lim := limiter(t, penstock.WithDenyCache(remote, nil), "10/1h")
+		if d, err := lim.AllowN(ctx, "key", 8); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		remote.responseDelay = func(r penstock.Request) time.Duration { return time.Duration(max(r.Cost, 0)) * time.Millisecond }
+		denied := make(chan penstock.Decision)
+		go func() {
+			d, _ := lim.AllowN(ctx, "key", 5)
+			denied <- d
+		}()
+		time.Sleep(time.Millisecond)
+		refund := lim.Request("key")
+		refund.Cost, refund.MaxDelay = -8, time.Second
+		if d, err := lim.Store().Take(ctx, refund); err != nil || d.Granted != -8 {
+			t.Fatal(d, err)
+		}
+		if d := <-denied; d.Allowed {
+			t.Fatalf("%v, want a denial in flight", d)
+		}
+		if d, err := lim.AllowN(ctx, "key", 5); err != nil || !d.Allowed {
+			t.Errorf("after the refund: %v, %v, want it allowed", d, err)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/storetest"
 )
 
@@ -26,6 +27,9 @@ func TestLeaseConformsToStore(t *testing.T) {
 		})
 	})
 }
+
+// leaseAge is how long a lease holds units by default.
+const leaseAge = time.Second
 
 // A leaseFixture is a store and a few nodes that lease from it, in a synctest bubble.
 type leaseFixture struct {
@@ -913,7 +917,7 @@ func TestLeaseConcurrentSpendingLosesNoUnit(t *testing.T) {
 // then all there is, never spend more in any interval than the bounds of a lease.
 func TestLeaseKeepsItsBounds(t *testing.T) {
 	var refunds atomic.Int64
-	seeds := fewerUnderRace(40)
+	seeds := fixedseed.FewerUnderRace(40)
 	for seed := range uint64(seeds) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		nodes := 1 + rng.IntN(8)
@@ -995,4 +999,9 @@ func TestLeaseWithoutStoreReturnsError(t *testing.T) {
 	if _, err := lease.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerSecond(1), Cost: 1}); err == nil {
 		t.Error("no store: want an error")
 	}
+}
+
+// unitInterval returns how long a bucket takes to earn one unit.
+func unitInterval(l penstock.Limit) int64 {
+	return (int64(l.Period) + l.Count - 1) / l.Count
 }

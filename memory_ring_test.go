@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 )
 
 // A Memory keeps of a ring's newest bucket only what the total has beyond the others. It
@@ -19,7 +20,7 @@ func TestMemoryRollingWindowDecidesAsPlainRing(t *testing.T) {
 		for _, count := range []int64{3, 50, math.MaxUint32, math.MaxUint32 + 1, math.MaxInt64} {
 			t.Run(fmt.Sprint(buckets, " buckets of ", count), func(t *testing.T) {
 				p := newRingPair(uint64(buckets), count)
-				for range fewerUnderRace(2000) {
+				for range fixedseed.FewerUnderRace(2000) {
 					p.step(t)
 				}
 				if p.grants < 20 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 )
 
 // everyAlgorithm has a limit of five units per hour or day for each algorithm.
@@ -520,7 +521,7 @@ func TestMemoryFloodOfColdKeysKeepsHotCounts(t *testing.T) {
 					t.Fatal(d, err)
 				}
 			}
-			for i := range fewerUnderRace(10_000) {
+			for i := range fixedseed.FewerUnderRace(10_000) {
 				if _, err := lim.Allow(ctx, "cold "+strconv.Itoa(i)); err != nil {
 					t.Fatal(err)
 				}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 )
 
 // permits is a concurrency limit as text.
@@ -115,7 +116,7 @@ func TestMemorySnapshotKeepsPermitsOfOverflowBucket(t *testing.T) {
 func TestMemoryReleasedPermitsLeaveNothing(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
 	l := permits("10/1h concurrent")
-	for i := range fewerUnderRace(100_000) {
+	for i := range fixedseed.FewerUnderRace(100_000) {
 		id := strconv.Itoa(i)
 		takePermits(t, store, l, "key", id, 1, 1)
 		takePermits(t, store, l, "key", id, -1, -1)

@@ -35,3 +35,13 @@ func init() {
 	}
 	_ = flag.Set("rapid.seed", strconv.FormatUint(seed, 10)) // any number is valid
 }
+
+// FewerUnderRace returns a tenth of a number of random cases or steps if the race detector is
+// on, which makes each ten times as slow and finds races in the first few. make unit has them
+// all.
+func FewerUnderRace(n int) int {
+	if raceEnabled {
+		return max(n/10, 1)
+	}
+	return n
+}

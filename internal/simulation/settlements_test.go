@@ -1,4 +1,4 @@
-package penstock_test
+package simulation
 
 import (
 	"errors"

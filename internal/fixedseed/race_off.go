@@ -1,5 +1,5 @@
 //go:build !race
 
-package penstock_test
+package fixedseed
 
 const raceEnabled = false

@@ -1,4 +1,4 @@
-package penstock_test
+package simulation
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func TestFallbackChargesWhatIsInUse(t *testing.T) {
 type fallbackModel struct {
 	seed     uint64
 	isLossy  bool // responses are lost, and callers leave early
-	primary  *remoteStore
+	primary  *lossyStore
 	memory   *penstock.Memory
 	fallback *penstock.Fallback
 	limits   []penstock.Limit
@@ -48,10 +48,10 @@ type fallbackModel struct {
 
 func newFallbackModel(seed uint64) *fallbackModel {
 	m := &fallbackModel{seed: seed, memory: penstock.NewMemory(nil), used: map[string]int64{}}
-	m.primary = &remoteStore{store: m.memory, responseDelay: fixedDelay(3 * time.Millisecond)}
+	m.primary = &lossyStore{store: m.memory, responseDelay: 3 * time.Millisecond}
 	m.rng = rand.New(rand.NewPCG(seed, 1))
 	if m.isLossy = seed%2 == 0; m.isLossy {
-		m.primary.loseResponse = func([]penstock.Request) bool {
+		m.primary.loseResponse = func() bool {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			return !m.isEnding && m.rng.IntN(6) == 0

@@ -1,4 +1,4 @@
-package penstock_test
+package simulation
 
 import (
 	"context"
@@ -20,10 +20,8 @@ func TestLeaseStoreHasChargedWhatIsInUse(t *testing.T) {
 	leased := int64(0)
 	for i := range 150 {
 		seed := rng.Uint64()
-		withLease(t, "2000/300d", 1, func(l *leaseFixture) {
-			m := &leaseModel{leaseFixture: l, rng: rand.New(rand.NewPCG(seed, 0))}
-			l.store.responseDelay = fixedDelay(2 * time.Millisecond)
-			l.store.loseResponse = func([]penstock.Request) bool { return m.draw(20) == 0 && !m.ended.Load() }
+		synctest.Test(t, func(t *testing.T) {
+			m := newLeaseModel(t, seed)
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() { m.call(120) })
@@ -31,11 +29,11 @@ func TestLeaseStoreHasChargedWhatIsInUse(t *testing.T) {
 			wg.Wait()
 			m.ended.Store(true)
 			for _, after := range []string{"the calls", "Close"} {
-				if charged := 2000 - l.left("key"); charged < m.used {
-					l.Fatalf("case %d: after %s %d are charged, and %d in use", i, after, charged, m.used)
+				if charged := m.charged(); charged < m.used {
+					t.Fatalf("case %d: after %s %d are charged, and %d in use", i, after, charged, m.used)
 				}
-				if err := l.nodes[0].Close(ctx); err != nil {
-					l.Fatal(err)
+				if err := m.lease.Close(ctx); err != nil {
+					t.Fatal(err)
 				}
 				time.Sleep(2 * leaseAge)
 				synctest.Wait()
@@ -50,11 +48,35 @@ func TestLeaseStoreHasChargedWhatIsInUse(t *testing.T) {
 
 // A leaseModel counts what the callers of a lease use.
 type leaseModel struct {
-	*leaseFixture
+	*testing.T
+	memory *penstock.Memory
+	lease  *penstock.Lease
+
 	mu           sync.Mutex
 	rng          *rand.Rand
 	used, leased int64
 	ended        atomic.Bool // no more responses are lost
+}
+
+// leaseModelLimit refills too slowly to matter.
+const leaseModelLimit = "2000/300d"
+
+func newLeaseModel(t *testing.T, seed uint64) *leaseModel {
+	m := &leaseModel{T: t, memory: penstock.NewMemory(nil), rng: rand.New(rand.NewPCG(seed, 0))}
+	m.lease = penstock.WithLease(&lossyStore{
+		store: m.memory, responseDelay: 2 * time.Millisecond,
+		loseResponse: func() bool { return m.draw(20) == 0 && !m.ended.Load() },
+	}, &penstock.LeaseOptions{Nodes: 1, MaxKeys: 1 << 10})
+	return m
+}
+
+// charged returns what the store has charged to the key.
+func (m *leaseModel) charged() int64 {
+	d, err := limiter(m.T, m.memory, leaseModelLimit).Peek(ctx, "key")
+	if err != nil {
+		m.Fatal(err)
+	}
+	return d.Limit - d.Remaining
 }
 
 func (m *leaseModel) draw(n int64) int64 {
@@ -64,7 +86,7 @@ func (m *leaseModel) draw(n int64) int64 {
 }
 
 func (m *leaseModel) call(times int) {
-	busy, other := m.limiter(0), limiter(m.T, m.nodes[0], "30/1h sliding-log")
+	busy, other := limiter(m.T, m.lease, leaseModelLimit), limiter(m.T, m.lease, "30/1h sliding-log")
 	for range times {
 		time.Sleep(time.Duration(m.draw(5)) * time.Millisecond * time.Duration(max(m.draw(60)-58, 0)*100+1))
 		short, cancel := context.WithTimeout(ctx, time.Duration(1+m.draw(40))*time.Millisecond)
@@ -76,21 +98,21 @@ func (m *leaseModel) call(times int) {
 		case 0:
 			r.Cost = -m.take(r.Cost)
 			if r.Cost < 0 {
-				_, _ = m.nodes[0].Take(short, r)
+				_, _ = m.lease.Take(short, r)
 			}
 		case 1:
 			both := []penstock.Request{r, other.Request("key")}
-			if err = penstock.TakeAll(short, m.nodes[0], both, ds); err == nil && ds[0].Allowed && ds[1].Allowed {
+			if err = penstock.TakeAll(short, m.lease, both, ds); err == nil && ds[0].Allowed && ds[1].Allowed {
 				m.grant(ds[0])
 			}
 		case 2:
 			r.AtMost = true
-			if err = penstock.TakeEach(short, m.nodes[0], []penstock.Request{r, r}, ds); err == nil {
+			if err = penstock.TakeEach(short, m.lease, []penstock.Request{r, r}, ds); err == nil {
 				m.grant(ds[0])
 				m.grant(ds[1])
 			}
 		default:
-			if ds[0], err = m.nodes[0].Take(short, r); err == nil {
+			if ds[0], err = m.lease.Take(short, r); err == nil {
 				m.grant(ds[0])
 			}
 		}

@@ -1,4 +1,4 @@
-package penstock_test
+package simulation
 
 import (
 	"fmt"
@@ -138,34 +138,4 @@ func (c denyCacheCall) String() string {
 			r.Key, r.Limit, r.Cost, r.ID, r.AtMost, r.KeepFree, r.MaxDelay, r.Overdraw, r.Settle)
 	}
 	return b.String()
-}
-
-// A denial in flight during a refund is not cached, also if the refund has a MaxDelay, which means
-// nothing to it.
-func TestDenyCacheRefundWithMaxDelayEndsDenialInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		remote := &remoteStore{store: penstock.NewMemory(nil)}
-		lim := limiter(t, penstock.WithDenyCache(remote, nil), "10/1h")
-		if d, err := lim.AllowN(ctx, "key", 8); err != nil || !d.Allowed {
-			t.Fatal(d, err)
-		}
-		remote.responseDelay = func(r penstock.Request) time.Duration { return time.Duration(max(r.Cost, 0)) * time.Millisecond }
-		denied := make(chan penstock.Decision)
-		go func() {
-			d, _ := lim.AllowN(ctx, "key", 5)
-			denied <- d
-		}()
-		time.Sleep(time.Millisecond)
-		refund := lim.Request("key")
-		refund.Cost, refund.MaxDelay = -8, time.Second
-		if d, err := lim.Store().Take(ctx, refund); err != nil || d.Granted != -8 {
-			t.Fatal(d, err)
-		}
-		if d := <-denied; d.Allowed {
-			t.Fatalf("%v, want a denial in flight", d)
-		}
-		if d, err := lim.AllowN(ctx, "key", 5); err != nil || !d.Allowed {
-			t.Errorf("after the refund: %v, %v, want it allowed", d, err)
-		}
-	})
 }

@@ -1,6 +1,7 @@
-package penstock_test
+package simulation
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -21,9 +22,7 @@ func TestRestoreMemoryDecidesAsItsSource(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := newSnapshotModel(rng)
 			m.call(t, 5+rng.IntN(30))
-			saved := snapshot(t, m.source)
-			m.sleep()
-			m.restored = restoreMemory(t, saved, m.options)
+			m.restore(t)
 			m.call(t, 35)
 			overflow += m.source.Stats().OverflowDecisions
 			if t.Failed() {
@@ -69,6 +68,19 @@ func newSnapshotModel(rng *rand.Rand) *snapshotModel {
 	}
 	m.source = penstock.NewMemory(m.options)
 	return m
+}
+
+// restore restores a snapshot of the source, a while after it was written.
+func (m *snapshotModel) restore(t *testing.T) {
+	var saved bytes.Buffer
+	if err := m.source.Snapshot(&saved); err != nil {
+		t.Fatal(err)
+	}
+	m.sleep()
+	var err error
+	if m.restored, err = penstock.RestoreMemory(&saved, m.options); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (m *snapshotModel) sleep() {

@@ -1,4 +1,4 @@
-package penstock_test
+package simulation
 
 import (
 	"flag"
@@ -21,10 +21,10 @@ import (
 // a synctest bubble, so a run takes no longer than its arithmetic, and a seed repeats
 // it:
 //
-//	go test . -run 'Simulation$' -simulation.seed 42 -simulation.steps 10000000
+//	go test ./internal/simulation -run 'Simulation$' -simulation.seed 42 -simulation.steps 10000000
 var (
 	simulationSeed  = flag.Uint64("simulation.seed", 0, "seed of the simulation; 0 is that of all random tests")
-	simulationSteps = flag.Int("simulation.steps", fewerUnderRace(1_000_000), "number of decisions to simulate")
+	simulationSteps = flag.Int("simulation.steps", fixedseed.FewerUnderRace(1_000_000), "number of decisions to simulate")
 )
 
 func TestSimulation(t *testing.T) {

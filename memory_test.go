@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/fixedseed"
+	"github.com/penstock-io/penstock/storetest"
 )
 
 // everyAlgorithm has a limit of five units per hour or day for each algorithm.
@@ -534,4 +535,10 @@ func TestMemoryFloodOfColdKeysKeepsHotCounts(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMemoryPassesStoretest(t *testing.T) {
+	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
+		return penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
+	})
 }

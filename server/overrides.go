@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/overrides/redishash"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -16,20 +17,23 @@ const overridesFile = "overrides.log"
 // openOverrides opens the overrides of keys: in Redis, or nil for those of this process. With
 // a data directory they are in a file, too.
 func (s *Server) openOverrides(ctx context.Context, redis *redisstore.Store) error {
-	o := &overrides.Options{Redis: redis, Log: s.log}
+	o := &overrides.Options{Log: s.log}
+	if redis != nil {
+		o.Shared = redishash.New(redis, s.log)
+	}
 	if s.data != nil {
 		o.File = s.data.Path(overridesFile)
 	}
-	book, err := overrides.Open(o)
+	all, err := overrides.Open(o)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.config.origin("data"), err)
 	}
-	s.overrides = book
-	s.closers = append(s.closers, func(context.Context) error { return book.Close() })
-	s.background = append(s.background, book.Run)
+	s.overrides = all
+	s.closers = append(s.closers, func(context.Context) error { return all.Close() })
+	s.background = append(s.background, all.Run)
 	limited, cancel := context.WithTimeout(ctx, s.config.connectTimeout())
 	defer cancel()
-	book.Refresh(limited) // so that bans are in force for the first request
+	all.Refresh(limited) // so that bans are in force for the first request
 	return nil
 }
 
@@ -41,7 +45,7 @@ var (
 
 // overridesCollector exports the overrides and what bans did.
 type overridesCollector struct {
-	book   *overrides.Book
+	all    *overrides.Set
 	engine *engine.Engine
 }
 
@@ -53,10 +57,10 @@ func (c overridesCollector) Describe(ch chan<- *prometheus.Desc) {
 
 func (c overridesCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, k := range overrides.Kinds {
-		ch <- prometheus.MustNewConstMetric(overridesDesc, prometheus.GaugeValue, float64(c.book.Count(k)), k.String())
+		ch <- prometheus.MustNewConstMetric(overridesDesc, prometheus.GaugeValue, float64(c.all.Count(k)), k.String())
 	}
 	for _, n := range c.engine.BannedCounters() {
 		ch <- prometheus.MustNewConstMetric(bannedDesc, prometheus.CounterValue, float64(n.Count), n.Rule)
 	}
-	ch <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(c.book.Skipped()))
+	ch <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(c.all.Skipped()))
 }

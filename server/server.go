@@ -39,7 +39,7 @@ type Server struct {
 	data           *durable.Dir // nil without --data
 	historyFailing bool
 
-	overrides     *overrides.Book
+	overrides     *overrides.Set
 	storePolicies storePolicies
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store

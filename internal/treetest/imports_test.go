@@ -75,6 +75,7 @@ type rule struct {
 	forbid  []string // what they must not import …
 	unless  []string // … but for these
 	tests   bool     // whether test files are bound by it as well
+	reach   bool     // whether it is also about the packages of this repository that those import
 
 	// An example of each: a file and an import that break the rule, and that
 	// keep it.
@@ -193,6 +194,15 @@ var rules = []rule{
 		unless:  []string{"./server/engine", "./server/overrides", "./server/rules"},
 		breaks:  [2]string{"server/engine/decide.go", "net/http"},
 		keeps:   [2]string{"server/engine/decide.go", module + "/server/rules"},
+	},
+	{
+		name:    "the engine and what it imports know no store",
+		because: "the engine decides by any store that it is given, and a program with its own links no Redis client",
+		in:      []string{"./server/engine"},
+		reach:   true,
+		forbid:  []string{"./redisstore", "./server/overrides/redishash", "github.com/redis/rueidis", "github.com/redis/go-redis"},
+		breaks:  [2]string{"server/engine/decide.go", module + "/server/overrides/redishash"},
+		keeps:   [2]string{"server/engine/decide.go", module + "/server/overrides"},
 	},
 	{
 		name:    "packages that APIs share import no API",
@@ -471,9 +481,9 @@ func checkGoMod(t *testing.T, name string) []string {
 // check returns the imports that break the rule.
 func (r rule) check(files []file) []string {
 	var complaints []string
+	bound := r.packages(files)
 	for _, f := range files {
-		pkg := path.Join(module, f.dir)
-		if f.test && !r.tests || !matchesAny(r.in, pkg) || matchesAny(r.except, pkg) {
+		if f.test && !r.tests || !bound[path.Join(module, f.dir)] {
 			continue
 		}
 		for _, imported := range f.imports {
@@ -483,6 +493,42 @@ func (r rule) check(files []file) []string {
 		}
 	}
 	return complaints
+}
+
+// packages returns the packages that the rule is about.
+func (r rule) packages(files []file) map[string]bool {
+	bound := map[string]bool{}
+	for _, f := range files {
+		pkg := path.Join(module, f.dir)
+		bound[pkg] = matchesAny(r.in, pkg) && !matchesAny(r.except, pkg)
+	}
+	for again := r.reach; again; {
+		again = false
+		for _, f := range files {
+			if f.test || !bound[path.Join(module, f.dir)] {
+				continue
+			}
+			for _, imported := range f.imports {
+				if within(module, imported) && !bound[imported] {
+					bound[imported], again = true, true
+				}
+			}
+		}
+	}
+	return bound
+}
+
+// A rule about what packages reach finds an import that is not their own.
+func TestImportRulesReachThroughOtherPackages(t *testing.T) {
+	client := "github.com/redis/rueidis"
+	r := rule{in: []string{"./engine"}, reach: true, forbid: []string{client}}
+	imports := func(name string) *fstest.MapFile {
+		return &fstest.MapFile{Data: fmt.Appendf(nil, "package p\n\nimport _ %q\n", name)}
+	}
+	tree := readTree(t, fstest.MapFS{"engine/a.go": imports(module + "/table"), "table/b.go": imports(client), "other/c.go": imports(client)})
+	if got := r.check(tree); len(got) != 1 || !strings.HasPrefix(got[0], "table/b.go imports") {
+		t.Errorf("got %q, want a complaint about table/b.go", got)
+	}
 }
 
 // matchesAny reports whether one of the patterns matches the package.

@@ -98,7 +98,7 @@ type Options struct {
 
 	// Overrides are the overrides of keys of rules. Default: those that are set while the
 	// engine runs, in memory.
-	Overrides *overrides.Book
+	Overrides *overrides.Set
 }
 
 const (
@@ -139,7 +139,7 @@ type Engine struct {
 
 	topKeys *topkeys.Tracker // nil if keys are not counted
 
-	overrides *overrides.Book
+	overrides *overrides.Set
 }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.

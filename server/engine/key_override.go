@@ -293,7 +293,7 @@ func (e *Engine) BannedCounters() (all []BannedCounter) {
 }
 
 // Overrides returns the engine's overrides.
-func (e *Engine) Overrides() *overrides.Book { return e.overrides }
+func (e *Engine) Overrides() *overrides.Set { return e.overrides }
 
 // fits reports whether an override can replace the limit of a rule. A rule that was reloaded may
 // have become concurrent, or a rate, which its overrides are not: then they do not apply, or

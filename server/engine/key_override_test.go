@@ -32,7 +32,7 @@ descriptors:
 type overridden struct {
 	*engine.Engine
 	t    *testing.T
-	book *overrides.Book
+	book *overrides.Set
 }
 
 func newOverridden(t *testing.T, store penstock.Store) *overridden {

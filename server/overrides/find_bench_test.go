@@ -14,7 +14,7 @@ func BenchmarkFind(b *testing.B) {
 				for i := range all {
 					all[i] = ban(fmt.Sprintf(pattern, i>>16, i>>8&255, i&255))
 				}
-				x := newBook(b, all...).Index("r")
+				x := newSet(b, all...).Index("r")
 				keys := make([]string, 10_000)
 				for i := range keys {
 					keys[i] = fmt.Sprintf("k=203.%d.%d.9", i>>8, i&255)

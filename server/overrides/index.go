@@ -14,7 +14,7 @@ import (
 // still be charged.
 type Entry struct {
 	*Action
-	record  record
+	record  Record
 	pattern Pattern
 	hash    uint64
 	until   int64        // Unix nanoseconds; 0 for good
@@ -25,8 +25,6 @@ type Entry struct {
 	carryMu sync.Mutex
 	owed    []Owed       // guarded by carryMu
 	carried atomic.Int32 // the last phase whose limit has got the units
-
-	told int64 // the last use that Redis has, as used; guarded by Book.mu
 }
 
 // The phases of an override whose units are carried over.
@@ -55,7 +53,7 @@ func (e *Entry) Listed() Listed {
 
 // endedAt reports whether the override has ended.
 func (e *Entry) endedAt(now int64) bool {
-	return e.record.deleted || e.until != 0 && e.until <= now
+	return e.record.Deleted || e.until != 0 && e.until <= now
 }
 
 // counts reports whether units may be charged under limits other than the rule's.
@@ -116,7 +114,7 @@ func (e *Entry) touch(now int64) {
 	}
 }
 
-// An Index finds the overrides of one rule. Looking up is safe at any time; the [Book]
+// An Index finds the overrides of one rule. Looking up is safe at any time; the [Set]
 // makes one change after the other.
 type Index struct {
 	exact  atomic.Pointer[exactTable] // nil if there are none

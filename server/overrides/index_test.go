@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// newBook returns a book in memory with overrides.
-func newBook(t testing.TB, all ...Override) *Book {
+// newSet returns a set in memory with overrides.
+func newSet(t testing.TB, all ...Override) *Set {
 	t.Helper()
 	b, err := Open(nil)
 	if err != nil {
@@ -20,7 +20,7 @@ func newBook(t testing.TB, all ...Override) *Book {
 	return b
 }
 
-func mustPut(t testing.TB, b *Book, all ...Override) {
+func mustPut(t testing.TB, b *Set, all ...Override) {
 	t.Helper()
 	if err := b.Put(t.Context(), all); err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func mustPut(t testing.TB, b *Book, all ...Override) {
 func ban(key string) Override { return Override{Rule: "r", Key: key, Limit: "ban"} }
 
 // patternOf returns the pattern of the override that a key has, or "".
-func patternOf(b *Book, key string) string {
+func patternOf(b *Set, key string) string {
 	if e, _ := b.Index("r").Find(key); e != nil {
 		return e.pattern.String()
 	}
@@ -38,7 +38,7 @@ func patternOf(b *Book, key string) string {
 }
 
 func TestFindPrefersKeyThenNetworkThenPrefix(t *testing.T) {
-	b := newBook(t,
+	b := newSet(t,
 		ban("ip=203.0.113.7"), ban("ip=203.0.113.0/24"), ban("ip=203.0.113.64/26"), ban("ip=203.0.0.0/16"), ban("ip=2001:db8::/32"),
 		ban("ip=::ffff:10.0.0.0/104"), ban("path=/a|ip=198.51.100.0/24"),
 		ban("ip=2*"), ban("tenant=7:*"), ban("tenant=7:eu:*"), ban(`star=\*`), ban("tenant=8|*"))
@@ -81,7 +81,7 @@ func TestFindPrefersKeyThenNetworkThenPrefix(t *testing.T) {
 func TestFindSkipsEndedOverrides(t *testing.T) {
 	past, future := time.Now().Add(-time.Second), time.Now().Add(time.Hour)
 	until := func(o Override, at time.Time) Override { o.Until = at; return o }
-	b := newBook(t, until(ban("ip=203.0.113.7"), past), until(ban("ip=203.0.113.0/24"), past), until(ban("ip=203.0.0.0/16"), future),
+	b := newSet(t, until(ban("ip=203.0.113.7"), past), until(ban("ip=203.0.113.0/24"), past), until(ban("ip=203.0.0.0/16"), future),
 		until(ban("ip=2*"), future), until(ban("ip=20*"), past))
 	for key, want := range map[string]string{"ip=203.0.113.7": "ip=203.0.0.0/16", "ip=209.0.0.1": "ip=2*"} {
 		if got := patternOf(b, key); got != want {
@@ -102,7 +102,7 @@ func TestFindAgreesWithALinearSearch(t *testing.T) {
 				all = append(all, ban("k="+randomText(rng)))
 			}
 		}
-		b := newBook(t, all...)
+		b := newSet(t, all...)
 		for range 100 {
 			key := "k=" + randomText(rng)
 			if rng.IntN(2) == 0 {
@@ -151,7 +151,7 @@ func linearSearch(all []Override, key string) string {
 }
 
 func TestFindDoesNotAllocate(t *testing.T) {
-	b := newBook(t, ban("ip=203.0.113.7"), ban("ip=203.0.113.0/24"), ban("tenant=7:*"))
+	b := newSet(t, ban("ip=203.0.113.7"), ban("ip=203.0.113.0/24"), ban("tenant=7:*"))
 	x := b.Index("r")
 	for _, key := range []string{"ip=203.0.113.7", "ip=203.0.113.8", "ip=203.0.114.1", "ip=hello", "tenant=7:1", "tenant=9"} {
 		if n := testing.AllocsPerRun(100, func() { x.Find(key) }); n != 0 {
@@ -161,7 +161,7 @@ func TestFindDoesNotAllocate(t *testing.T) {
 }
 
 func TestIndexIsEmptyAfterTheLastOverride(t *testing.T) {
-	b := newBook(t)
+	b := newSet(t)
 	for i := range 500 {
 		mustPut(t, b, ban(fmt.Sprint("k=", i)), ban(fmt.Sprint("k=", i, "*")))
 	}

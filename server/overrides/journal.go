@@ -24,32 +24,32 @@ type journal struct {
 // maxLine bounds a line: every byte of a record can be escaped.
 const maxLine = 8 * maxStored
 
-// openJournal reads the file into the book, and rewrites it if much of it is out of date.
-func (b *Book) openJournal(path string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// openJournal reads the file into the set, and rewrites it if much of it is out of date.
+func (s *Set) openJournal(path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("overrides: %w", err)
 	}
-	b.journal = &journal{path: path, file: f}
-	if err := b.readJournal(); err != nil {
+	s.journal = &journal{path: path, file: f}
+	if err := s.readJournal(); err != nil {
 		_ = f.Close()
 		return fmt.Errorf("overrides: %s: %w", path, err)
 	}
-	b.purge(retention)
-	if b.journal.lines > 2*len(b.entries) {
-		return b.compactJournal()
+	s.purge(retention)
+	if s.journal.lines > 2*len(s.entries) {
+		return s.rewriteJournal()
 	}
 	return nil
 }
 
 // readJournal reads all complete lines. Damaged ones are skipped and reported: the others
 // are worth more than none.
-func (b *Book) readJournal() error {
-	j, end, damaged := b.journal, int64(0), 0
+func (s *Set) readJournal() error {
+	j, end, damaged := s.journal, int64(0), 0
 	in := bufio.NewReaderSize(j.file, maxLine)
-	var records []record
+	var records []Record
 	for {
 		line, err := readLine(in)
 		if errors.Is(err, io.EOF) {
@@ -63,15 +63,15 @@ func (b *Book) readJournal() error {
 		if r, err := parseLine(line); err == nil {
 			records = append(records, r)
 		} else if damaged++; damaged == 1 {
-			b.log.Error("the file of overrides has a damaged line", "file", j.path, "line", j.lines, "err", err)
+			s.log.Error("the file of overrides has a damaged line", "file", j.path, "line", j.lines, "err", err)
 		}
 		if len(records) == maxEntries/8 { // in parts, between which those that have ended make room
-			b.applyAll(records)
+			s.applyAll(records)
 			records = records[:0]
 		}
 	}
-	b.applyAll(records)
-	b.log.Info("overrides read", "file", j.path, "overrides", len(b.entries), "damaged", damaged)
+	s.applyAll(records)
+	s.log.Info("overrides read", "file", j.path, "overrides", len(s.entries), "damaged", damaged)
 	return errors.Join(j.file.Truncate(end), seek(j.file, end))
 }
 
@@ -86,31 +86,29 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return append(long, rest...), err
 }
 
-func parseLine(line []byte) (record, error) {
+func parseLine(line []byte) (Record, error) {
 	var parts [3]string
 	if err := json.Unmarshal(line, &parts); err != nil {
-		return record{}, err
+		return Record{}, err
 	}
-	return parseRecord(parts[0]+"\x00"+parts[1], parts[2])
+	return ParseRecord(parts[0]+"\x00"+parts[1], parts[2])
 }
 
-func (r *record) line() []byte {
-	text, _ := json.Marshal([3]string{r.Rule, r.Key, fmt.Sprintf("%d %s", r.version, r.value())})
+func (r *Record) line() []byte {
+	text, _ := json.Marshal([3]string{r.Rule, r.Key, fmt.Sprintf("%d %s", r.Version, r.Value())})
 	return append(text, '\n')
 }
 
 // appendJournal adds records to the file, if there is one. With sync it returns when they
-// are on the disk. A file that is too long is rewritten before, because the book may not have
-// the records yet; if that fails, the file only stays long.
-func (b *Book) appendJournal(records []record, sync bool) error {
-	j := b.journal
+// are on the disk. A file that is too long is rewritten before, because the set may not have
+// the records yet.
+func (s *Set) appendJournal(records []Record, sync bool) error {
+	j := s.journal
 	if j == nil {
 		return nil
 	}
 	if j.lines > 4*maxEntries {
-		if err := b.compactJournal(); err != nil {
-			b.log.Error("the file of overrides was not rewritten", "err", err)
-		}
+		s.compactJournal()
 	}
 	var text []byte
 	for i := range records {
@@ -135,15 +133,25 @@ func seek(f *os.File, at int64) error {
 	return err
 }
 
-// compactJournal replaces the file by one with the last record of each override.
-func (b *Book) compactJournal() error {
-	j := b.journal
+// compactJournal rewrites the file, if there is one. If that fails, it only stays long.
+func (s *Set) compactJournal() {
+	if s.journal == nil {
+		return
+	}
+	if err := s.rewriteJournal(); err != nil {
+		s.log.Error("the file of overrides was not rewritten", "err", err)
+	}
+}
+
+// rewriteJournal replaces the file by one with the last record of each override.
+func (s *Set) rewriteJournal() error {
+	j := s.journal
 	temporary, err := os.OpenFile(j.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("overrides: %w", err)
 	}
 	out := bufio.NewWriter(temporary)
-	for _, e := range b.entries {
+	for _, e := range s.entries {
 		_, _ = out.Write(e.record.line()) // Flush returns the error
 	}
 	err = errors.Join(out.Flush(), temporary.Sync())
@@ -154,7 +162,7 @@ func (b *Book) compactJournal() error {
 		return errors.Join(fmt.Errorf("overrides: %w", err), temporary.Close(), remove(temporary.Name()))
 	}
 	_ = j.file.Close() // replaced
-	j.file, j.lines = temporary, len(b.entries)
+	j.file, j.lines = temporary, len(s.entries)
 	return syncDir(filepath.Dir(j.path))
 }
 

@@ -1,11 +1,10 @@
 // Package overrides holds what differs from a rule for single keys or ranges of keys: another
 // limit, no limit, or a ban, until a time or for good.
 //
-// A [Book] holds all of them in memory, where a decision finds them without a round trip. It
-// keeps them in one hash in Redis, which all daemons follow, or in memory and in a journal
-// file. Every change has a version, and the highest version of an override wins wherever two
-// copies meet: so a daemon that knew more than a Redis that lost its data writes its copy
-// back.
+// A [Set] holds all of them in memory, where a decision finds them without a round trip. It
+// keeps them in a [SharedCopy], such as a hash in Redis, or in memory, and in a journal file.
+// Every change has a version, and the highest version of an override wins wherever two copies
+// meet: so a daemon that knew more than a Redis that lost its data writes its copy back.
 package overrides
 
 import (
@@ -48,7 +47,7 @@ const (
 	banText       = "ban"
 )
 
-// An Action is what an override does, with its limit. Equal actions of one [Book] have the
+// An Action is what an override does, with its limit. Equal actions of one [Set] have the
 // same address.
 type Action struct {
 	Kind  Kind

@@ -53,15 +53,15 @@ func (q *penaltyQueue) init() {
 }
 
 // CountDenial counts that a key of a rule was denied. After as many denials as the penalty
-// says, [Book.Run] bans the key. It does not keep the key.
+// says, [Set.Run] bans the key. It does not keep the key.
 //
 // At most 65,536 keys are counted at once. A key that finds no place takes a denial from
 // each key in its way, and takes the place of one that has none left. So the count of a key
 // is never too high, and that of a key which is denied much more often than others is not
 // lost, however many other keys there are.
-func (b *Book) CountDenial(rule, key string, p *rules.Penalty) {
-	q := &b.penalties
-	now := b.now().UnixNano()
+func (s *Set) CountDenial(rule, key string, p *rules.Penalty) {
+	q := &s.penalties
+	now := s.now().UnixNano()
 	if !q.count(rule, key, p, now) {
 		return
 	}
@@ -69,7 +69,7 @@ func (b *Book) CountDenial(rule, key string, p *rules.Penalty) {
 	select {
 	case q.queue <- o:
 		select {
-		case b.wake <- struct{}{}:
+		case s.wake <- struct{}{}:
 		default:
 		}
 	default:
@@ -78,7 +78,7 @@ func (b *Book) CountDenial(rule, key string, p *rules.Penalty) {
 }
 
 // Skipped returns how many bans were not set because too many were.
-func (b *Book) Skipped() uint64 { return b.penalties.skipped.Load() }
+func (s *Set) Skipped() uint64 { return s.penalties.skipped.Load() }
 
 // count reports whether this denial is the last that the penalty allows.
 func (q *penaltyQueue) count(rule, key string, p *rules.Penalty, now int64) bool {
@@ -126,12 +126,12 @@ func (s *denialSet) place(hash uint64, now int64) (free *denials) {
 	return free
 }
 
-// penalize bans the keys in the queue.
-func (b *Book) penalize(ctx context.Context) {
+// BanOffenders bans the keys in the queue.
+func (s *Set) BanOffenders(ctx context.Context) {
 	for {
 		select {
-		case o := <-b.penalties.queue:
-			b.ban(ctx, &o)
+		case o := <-s.penalties.queue:
+			s.ban(ctx, &o)
 		default:
 			return
 		}
@@ -140,19 +140,19 @@ func (b *Book) penalize(ctx context.Context) {
 
 // ban bans a key, twice as long as the last time. A key with an override that an operator
 // set keeps it. If another daemon bans the key at the same time, one of the bans holds.
-func (b *Book) ban(ctx context.Context, o *offence) {
-	r, version, ok := b.nextBan(o)
+func (s *Set) ban(ctx context.Context, o *offence) {
+	r, version, ok := s.nextBan(o)
 	if !ok {
 		return
 	}
-	err := b.write(ctx, []record{r}, []int64{version})
+	err := s.write(ctx, []Record{r}, []int64{version})
 	switch {
 	case err == nil:
-		b.log.Info("key banned by a penalty", "rule", r.Rule, "key", r.Key, "until", r.Until, "strikes", r.Strikes)
-	case errors.Is(err, errConflict) || ctx.Err() != nil:
+		s.log.Info("key banned by a penalty", "rule", r.Rule, "key", r.Key, "until", r.Until, "strikes", r.Strikes)
+	case errors.Is(err, ErrConflict) || ctx.Err() != nil:
 	default:
-		b.penalties.skipped.Add(1)
-		b.log.Warn("key not banned by a penalty", "rule", r.Rule, "key", r.Key, "err", err)
+		s.penalties.skipped.Add(1)
+		s.log.Warn("key not banned by a penalty", "rule", r.Rule, "key", r.Key, "err", err)
 	}
 }
 
@@ -160,25 +160,25 @@ const penaltyReason = "denied too often"
 
 // nextBan returns the ban of an offence, and the version that it replaces. It is not ok if
 // the key must not be banned.
-func (b *Book) nextBan(o *offence) (r record, version int64, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.now()
-	r = record{Override: Override{
+func (s *Set) nextBan(o *offence) (r Record, version int64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	r = Record{Override: Override{
 		Rule: o.rule, Key: Literal(o.key), Limit: banText, Reason: penaltyReason, Strikes: 1,
 	}}
-	old := b.entries[r.id()]
+	old := s.entries[r.ID()]
 	if old != nil {
-		version = old.record.version
+		version = old.record.Version
 		if !old.endedAt(now.UnixNano()) {
 			return r, 0, false
 		}
-		if !old.record.deleted && old.record.Strikes > 0 && !old.record.expiredAt(now, o.penalty.UpTo) {
+		if !old.record.Deleted && old.record.Strikes > 0 && !old.record.expiredAt(now, o.penalty.UpTo) {
 			r.Strikes = min(old.record.Strikes+1, maxStrikes)
 		}
 	}
-	if r.Validate() != nil || old == nil && b.kinds[Banned].Load() >= maxPenalties {
-		b.penalties.skipped.Add(1)
+	if r.Validate() != nil || old == nil && s.kinds[Banned].Load() >= maxPenalties {
+		s.penalties.skipped.Add(1)
 		return r, 0, false
 	}
 	r.Until = now.Add(banLength(&o.penalty, r.Strikes)).UTC()

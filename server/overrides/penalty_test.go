@@ -14,7 +14,7 @@ var harsh = &rules.Penalty{After: 100, Within: time.Minute, For: time.Minute, Up
 // A flood of keys that are denied once or twice must neither hide one that is denied all the
 // time, nor make the table grow.
 func TestPenaltyFindsOffenderInAFlood(t *testing.T) {
-	b := newBook(t)
+	b := newSet(t)
 	found := false
 	for i := 0; i < 200_000 && !found; i++ {
 		if b.CountDenial("r", fmt.Sprint("k=flood", i), harsh); i%10 == 0 {
@@ -33,7 +33,7 @@ func TestPenaltyFindsOffenderInAFlood(t *testing.T) {
 // However keys compete for places, none is banned before it was denied as often as the
 // penalty says.
 func TestPenaltyNeverCountsTooMuch(t *testing.T) {
-	b, rng := newBook(t), rand.New(rand.NewPCG(3, 4))
+	b, rng := newSet(t), rand.New(rand.NewPCG(3, 4))
 	q, p := &b.penalties, &rules.Penalty{After: 3, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
 	since := map[string]int{}
 	bans := 0
@@ -54,7 +54,7 @@ func TestPenaltyNeverCountsTooMuch(t *testing.T) {
 }
 
 func TestPenaltyCountsWithinItsWindow(t *testing.T) {
-	b := newBook(t)
+	b := newSet(t)
 	q, p := &b.penalties, &rules.Penalty{After: 3, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
 	second := int64(time.Second)
 	for i, c := range []struct {
@@ -68,7 +68,7 @@ func TestPenaltyCountsWithinItsWindow(t *testing.T) {
 }
 
 func TestPenaltyLeavesRoomForOperators(t *testing.T) {
-	b := newBook(t)
+	b := newSet(t)
 	b.kinds[Banned].Store(maxPenalties)
 	o := offence{rule: "r", key: "k=1", penalty: *harsh}
 	if b.ban(t.Context(), &o); patternOf(b, "k=1") != "" || b.Skipped() != 1 {
@@ -78,7 +78,7 @@ func TestPenaltyLeavesRoomForOperators(t *testing.T) {
 }
 
 func TestPenaltyQueueIsBounded(t *testing.T) {
-	b := newBook(t)
+	b := newSet(t)
 	once := &rules.Penalty{After: 1, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
 	for i := range maxQueued + 5 {
 		b.CountDenial("r", fmt.Sprint("k=", i), once)
@@ -100,7 +100,7 @@ func TestBanLengthDoubles(t *testing.T) {
 // A client that chooses its key must not get a whole network banned, or all keys.
 func TestPenaltyBansNothingButTheKey(t *testing.T) {
 	for _, key := range []string{"ip=0.0.0.0/0", "ip=::/0", "ip=203.0.113.0/24", "ip=*"} {
-		b := newBook(t)
+		b := newSet(t)
 		b.ban(t.Context(), &offence{rule: "r", key: key, penalty: *harsh})
 		if patternOf(b, key) == "" {
 			t.Errorf("%s is not banned", key)
@@ -109,21 +109,6 @@ func TestPenaltyBansNothingButTheKey(t *testing.T) {
 			if got := patternOf(b, other); got != "" {
 				t.Errorf("%s was denied too often, and %s is banned by %s", key, other, got)
 			}
-		}
-	}
-}
-
-// Two daemons that find the same offender set one ban, and the second does not double it.
-func TestPenaltyOfTwoDaemonsIsOneBan(t *testing.T) {
-	prefix := newPrefix()
-	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
-	o := offence{rule: "r", key: "k=1", penalty: *harsh}
-	a.ban(t.Context(), &o)
-	b.ban(t.Context(), &o) // which does not know of the ban yet
-	mustSync(t, a, b)
-	for _, d := range []*Book{a, b} {
-		if got := d.List("", ""); len(got) != 1 || got[0].Strikes != 1 {
-			t.Errorf("got %+v, want one ban", got)
 		}
 	}
 }

@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// A record is a version of an override, or of its deletion.
-type record struct {
+// A Record is a version of an override, or of its deletion.
+type Record struct {
 	Override
-	version int64 // microseconds since 1970, or more if versions were made faster than that
-	deleted bool
+	Version int64 // microseconds since 1970, or more if versions were made faster than that
+	Deleted bool
 }
 
 // maxVersion bounds versions: Lua computes them in doubles.
 const maxVersion = 1 << 52
 
-// id identifies the override among all.
-func (r *record) id() string { return r.Rule + "\x00" + r.Key }
+// ID identifies the override among all.
+func (r *Record) ID() string { return r.Rule + "\x00" + r.Key }
 
 // endedAt returns when the override ended or will, or the zero time.
-func (r *record) endedAt() time.Time {
-	if r.deleted {
-		return time.UnixMicro(r.version)
+func (r *Record) endedAt() time.Time {
+	if r.Deleted {
+		return time.UnixMicro(r.Version)
 	}
 	return r.Until
 }
@@ -35,7 +35,7 @@ func (r *record) endedAt() time.Time {
 // within that time.
 const retention = 24 * time.Hour
 
-func (r *record) expiredAt(now time.Time, keep time.Duration) bool {
+func (r *Record) expiredAt(now time.Time, keep time.Duration) bool {
 	end := r.endedAt()
 	return !end.IsZero() && end.Add(keep).Before(now)
 }
@@ -48,9 +48,9 @@ type storedValue struct {
 	Strikes int    `json:"strikes,omitempty"`
 }
 
-// value returns the text of a record without its version: "" for a deletion.
-func (r *record) value() string {
-	if r.deleted {
+// Value returns the text of a record without its version: "" for a deletion.
+func (r *Record) Value() string {
+	if r.Deleted {
 		return ""
 	}
 	v := storedValue{Limit: r.Limit, Reason: r.Reason, Strikes: r.Strikes}
@@ -66,21 +66,21 @@ const maxStored = 8 << 10
 
 var errNotRecord = errors.New("not a record of an override")
 
-// parseRecord parses a record: its id, and its version and value with a space between them.
+// ParseRecord parses a record: its id, and its version and value with a space between them.
 // Any program may have written it.
-func parseRecord(id, text string) (r record, err error) {
+func ParseRecord(id, text string) (r Record, err error) {
 	versionText, value, ok := strings.Cut(text, " ")
 	rule, key, ok2 := strings.Cut(id, "\x00")
 	if !ok || !ok2 || len(text) > maxStored {
 		return r, errNotRecord
 	}
-	r.version, err = strconv.ParseInt(versionText, 10, 64)
-	if err != nil || r.version <= 0 || r.version > maxVersion {
+	r.Version, err = strconv.ParseInt(versionText, 10, 64)
+	if err != nil || r.Version <= 0 || r.Version > maxVersion {
 		return r, fmt.Errorf("%w: version %.20q", errNotRecord, versionText)
 	}
 	r.Override = Override{Rule: rule, Key: key}
 	if value == "" {
-		r.deleted, r.Limit = true, banText // the limit has no meaning, and must be valid
+		r.Deleted, r.Limit = true, banText // the limit has no meaning, and must be valid
 		return r, r.Validate()
 	}
 	var v storedValue

@@ -15,7 +15,7 @@ import (
 func limited(key, limit string) Override { return Override{Rule: "r", Key: key, Limit: limit} }
 
 func TestPutIsAllOrNothing(t *testing.T) {
-	b := newBook(t, ban("k=0"))
+	b := newSet(t, ban("k=0"))
 	for _, c := range []struct {
 		bad   Override
 		field string
@@ -48,7 +48,7 @@ func TestPutIsAllOrNothing(t *testing.T) {
 }
 
 func TestDeleteIsAllOrNothing(t *testing.T) {
-	b := newBook(t, ban("k=0"))
+	b := newSet(t, ban("k=0"))
 	if err := b.Delete(t.Context(), []Override{ban("k=0"), ban("k=1")}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
@@ -64,7 +64,7 @@ func TestDeleteIsAllOrNothing(t *testing.T) {
 }
 
 func TestListSaysWhenAnOverrideWasUsed(t *testing.T) {
-	b := newBook(t, ban("k=1"), ban("k=2*"), Override{Rule: "q", Key: "k=3", Limit: "unlimited", Reason: "office"})
+	b := newSet(t, ban("k=1"), ban("k=2*"), Override{Rule: "q", Key: "k=3", Limit: "unlimited", Reason: "office"})
 	for _, key := range []string{"k=1", "k=22"} {
 		if found, _ := b.Index("r").Peek(key); found == nil {
 			t.Errorf("%s: found none", key)
@@ -85,8 +85,8 @@ func TestListSaysWhenAnOverrideWasUsed(t *testing.T) {
 	}
 }
 
-func TestBookIsBounded(t *testing.T) {
-	b := newBook(t)
+func TestSetIsBounded(t *testing.T) {
+	b := newSet(t)
 	if b.max != MaxOverrides {
 		t.Errorf("room for %d overrides, want %d", b.max, MaxOverrides)
 	}
@@ -114,7 +114,7 @@ func TestBookIsBounded(t *testing.T) {
 	}
 }
 
-func openFile(t testing.TB, path string) *Book {
+func openFile(t testing.TB, path string) *Set {
 	t.Helper()
 	b, err := Open(&Options{File: path})
 	if err != nil {
@@ -126,17 +126,17 @@ func openFile(t testing.TB, path string) *Book {
 
 // A daemon that has learnt of very many deletions still learns of what is new, also from its
 // file.
-func TestFullBookForgetsEndedOverridesForNewOnes(t *testing.T) {
+func TestFullSetForgetsEndedOverridesForNewOnes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "overrides")
 	b := openFile(t, path)
 	now := time.Now().Add(-time.Hour).UnixMicro()
-	deleted := make([]record, maxEntries)
+	deleted := make([]Record, maxEntries)
 	for i := range deleted {
-		deleted[i] = record{Override: ban(fmt.Sprint("k=", i)), version: now + int64(i), deleted: true}
+		deleted[i] = Record{Override: ban(fmt.Sprint("k=", i)), Version: now + int64(i), Deleted: true}
 	}
-	b.receive(deleted)
-	b.receive([]record{{Override: ban("k=new"), version: now + maxEntries}})
-	for _, b := range []*Book{b, openFile(t, path)} {
+	b.Receive(deleted)
+	b.Receive([]Record{{Override: ban("k=new"), Version: now + maxEntries}})
+	for _, b := range []*Set{b, openFile(t, path)} {
 		if patternOf(b, "k=new") == "" {
 			t.Errorf("a ban is not in force beside %d deletions", len(b.entries))
 		}
@@ -220,7 +220,7 @@ func TestFileHasTheChangeThatRewritesIt(t *testing.T) {
 
 func TestEndedOverridesAreForgottenAfterADay(t *testing.T) {
 	now := time.Now()
-	b, err := Open(&Options{now: func() time.Time { return now }})
+	b, err := Open(&Options{Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,19 +230,19 @@ func TestEndedOverridesAreForgottenAfterADay(t *testing.T) {
 	if err := b.Delete(t.Context(), []Override{ban("k=2*")}); err != nil {
 		t.Fatal(err)
 	}
-	b.purgeEverywhere(t.Context())
+	b.Purge(t.Context())
 	if len(b.entries) != 3 {
 		t.Errorf("%d entries, want all", len(b.entries))
 	}
 	now = now.Add(retention + time.Hour)
-	b.purgeEverywhere(t.Context())
+	b.Purge(t.Context())
 	if len(b.entries) != 1 || b.Count(Banned) != 1 {
 		t.Errorf("%d entries, want one", len(b.entries))
 	}
 }
 
 func TestFindDuringChanges(t *testing.T) {
-	b := newBook(t, ban("k=stays"), ban("n=10.0.0.0/8"))
+	b := newSet(t, ban("k=stays"), ban("n=10.0.0.0/8"))
 	ctx, stop := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	for range 2 {
@@ -267,16 +267,23 @@ func TestFindDuringChanges(t *testing.T) {
 	readers.Wait()
 }
 
+func keysOf(s *Set) (text string) {
+	for _, o := range s.List("", "") {
+		text += o.Key + ":" + o.Limit + " "
+	}
+	return strings.TrimSpace(text)
+}
+
 func FuzzParseRecord(f *testing.F) {
 	f.Add("r\x00k=1", `17 {"limit":"10/1m"}`)
 	f.Add("r\x00k=1*", `17 {"limit":"ban","until":5,"reason":"x"}`)
 	f.Add("r\x00k=1", "17 ")
 	f.Fuzz(func(t *testing.T, id, text string) {
-		r, err := parseRecord(id, text)
+		r, err := ParseRecord(id, text)
 		if err != nil {
 			return
 		}
-		again, err := parseRecord(r.id(), fmt.Sprintf("%d %s", r.version, r.value()))
+		again, err := ParseRecord(r.ID(), fmt.Sprintf("%d %s", r.Version, r.Value()))
 		if err != nil || again != r {
 			t.Errorf("%+v became %+v, %v", r, again, err)
 		}

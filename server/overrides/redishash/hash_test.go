@@ -1,4 +1,4 @@
-package overrides
+package redishash
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // redis is shared by the tests that need no server of their own.
@@ -25,8 +27,14 @@ var prefixes atomic.Int64
 
 func newPrefix() string { return fmt.Sprint("t", prefixes.Add(1)) }
 
-// daemon returns a book on Redis, as a daemon has it. The test calls its sync.
-func daemon(t testing.TB, server *redistest.Server, prefix, file string) *Book {
+// A daemon has a set of overrides that follows the hash. The test calls its sync, and may move its clock.
+type daemon struct {
+	*overrides.Set
+	hash  *Hash
+	ahead atomic.Int64 // nanoseconds
+}
+
+func newDaemon(t testing.TB, server *redistest.Server, prefix, file string) *daemon {
 	t.Helper()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{
 		Prefix: prefix, Timeout: time.Minute, AllowUnavailable: true,
@@ -35,33 +43,67 @@ func daemon(t testing.TB, server *redistest.Server, prefix, file string) *Book {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	b, err := Open(&Options{Redis: store, File: file})
+	d := &daemon{hash: New(store, nil)}
+	d.Set, err = overrides.Open(&overrides.Options{
+		Shared: d.hash, File: file, Interval: 10 * time.Millisecond,
+		Now: func() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
+	t.Cleanup(func() { _ = d.Close() })
+	return d
 }
 
-func mustSync(t testing.TB, books ...*Book) {
+func (d *daemon) sync(ctx context.Context) error { return d.hash.Sync(ctx, d.Set) }
+
+func mustSync(t testing.TB, daemons ...*daemon) {
 	t.Helper()
-	for _, b := range books {
-		if err := b.redis.sync(t.Context()); err != nil {
+	for _, d := range daemons {
+		if err := d.sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func keysOf(b *Book) (text string) {
+func ban(key string) overrides.Override { return limited(key, "ban") }
+
+func limited(key, limit string) overrides.Override {
+	return overrides.Override{Rule: "r", Key: key, Limit: limit}
+}
+
+func mustPut(t testing.TB, d *daemon, all ...overrides.Override) {
+	t.Helper()
+	if err := d.Put(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustDelete(t testing.TB, d *daemon, key string) {
+	t.Helper()
+	if err := d.Delete(t.Context(), []overrides.Override{ban(key)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// muchLater is when a set forgets what ended today.
+const muchLater = 48 * time.Hour
+
+// changes returns the changes that the daemon has not seen.
+func (d *daemon) changes(t testing.TB) ([]string, error) {
+	return d.hash.eval(t.Context(), changesScript, d.hash.seen.number, d.hash.seen.text, "500")
+}
+
+func keysOf(b *daemon) (text string) {
 	for _, o := range b.List("", "") {
 		text += o.Key + ":" + o.Limit + " "
 	}
 	return strings.TrimSpace(text)
 }
 
-func checkKeys(t testing.TB, want string, books ...*Book) {
+func checkKeys(t testing.TB, want string, daemons ...*daemon) {
 	t.Helper()
-	for i, b := range books {
+	for i, b := range daemons {
 		if got := keysOf(b); got != want {
 			t.Errorf("daemon %d: got %q, want %q", i, got, want)
 		}
@@ -70,22 +112,20 @@ func checkKeys(t testing.TB, want string, books ...*Book) {
 
 func TestRedisTellsEveryDaemon(t *testing.T) {
 	prefix := newPrefix()
-	a, b := daemon(t, redis, prefix, ""), daemon(t, redis, prefix, "")
+	a, b := newDaemon(t, redis, prefix, ""), newDaemon(t, redis, prefix, "")
 	mustSync(t, a, b)
 	mustPut(t, a, ban("k=1"), ban("k=2"))
 	mustSync(t, b)
 	checkKeys(t, "k=1:ban k=2:ban", a, b)
 	mustPut(t, b, limited("k=1", "unlimited"))
-	if err := b.Delete(t.Context(), []Override{ban("k=2")}); err != nil {
-		t.Fatal(err)
-	}
+	mustDelete(t, b, "k=2")
 	mustSync(t, a)
 	checkKeys(t, "k=1:unlimited", a, b, daemonAfterSync(t, prefix))
 }
 
-func daemonAfterSync(t testing.TB, prefix string) *Book {
+func daemonAfterSync(t testing.TB, prefix string) *daemon {
 	t.Helper()
-	b := daemon(t, redis, prefix, "")
+	b := newDaemon(t, redis, prefix, "")
 	mustSync(t, b)
 	return b
 }
@@ -94,19 +134,19 @@ func daemonAfterSync(t testing.TB, prefix string) *Book {
 func TestRedisSendsOnlyChanges(t *testing.T) {
 	prefix := newPrefix()
 	a := daemonAfterSync(t, prefix)
-	all := make([]Override, 1200)
+	all := make([]overrides.Override, 1200)
 	for i := range all {
 		all[i] = ban(fmt.Sprint("k=", i))
 	}
 	mustPut(t, a, all...)
 	b := daemonAfterSync(t, prefix)
 	mustPut(t, b, ban("k=more"))
-	reply, err := a.redis.eval(t.Context(), changesScript, a.redis.last, a.redis.lastText, "500")
+	reply, err := a.changes(t)
 	if err != nil || len(reply) != 5 || reply[3] != ":r\x00k=more" {
 		t.Errorf("got %q %v, want one change", reply, err)
 	}
 	mustSync(t, a)
-	if reply, err = a.redis.eval(t.Context(), changesScript, a.redis.last, a.redis.lastText, "500"); err != nil || len(reply) != 3 {
+	if reply, err = a.changes(t); err != nil || len(reply) != 3 {
 		t.Errorf("got %q %v, want no change", reply, err)
 	}
 	if len(a.List("", "")) != 1201 {
@@ -120,9 +160,7 @@ func TestRedisThatLostTheHashGetsItBack(t *testing.T) {
 	mustPut(t, a, ban("k=1"), ban("k=2"), ban("k=3"))
 	mustSync(t, b)
 	mustPut(t, a, limited("k=1", "10/1m")) // b does not know this version
-	if err := a.Delete(t.Context(), []Override{ban("k=2")}); err != nil {
-		t.Fatal(err)
-	}
+	mustDelete(t, a, "k=2")
 	redistest.MustCommand(t, redis, "DEL", prefix+":overrides")
 	mustPut(t, daemonAfterSync(t, prefix), ban("k=4")) // a daemon that knew none
 	mustSync(t, b)                                     // writes back what is older
@@ -141,9 +179,7 @@ func TestRedisThatLostTheLastChangesGetsThemBack(t *testing.T) {
 		t.Fatal("not copied")
 	}
 	mustPut(t, a, ban("k=3"))
-	if err := a.Delete(t.Context(), []Override{ban("k=2")}); err != nil {
-		t.Fatal(err)
-	}
+	mustDelete(t, a, "k=2")
 	redistest.MustCommand(t, redis, "RENAME", prefix+":replica", prefix+":overrides")
 	b := daemonAfterSync(t, prefix)
 	mustPut(t, b, ban("k=5"), ban("k=6"))
@@ -159,15 +195,13 @@ func TestRedisRejectsOverridesThatWereDeletedLongAgo(t *testing.T) {
 	a, cutOff := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
 	mustPut(t, a, ban("k=1"), ban("k=2"))
 	mustSync(t, cutOff)
-	if err := a.Delete(t.Context(), []Override{ban("k=1")}); err != nil {
-		t.Fatal(err)
-	}
-	a.now = func() time.Time { return time.Now().Add(2 * retention) }
-	a.purgeEverywhere(t.Context())
+	mustDelete(t, a, "k=1")
+	a.ahead.Store(int64(muchLater))
+	a.Purge(t.Context())
 	if n := redistest.MustCommand(t, redis, "HEXISTS", prefix+":overrides", ":r\x00k=1"); n != "0" {
 		t.Fatal("the deletion is still in the hash")
 	}
-	cutOff.redis.synced = false // as if the ring had gone around
+	cutOff.hash.synced = false // as if the ring had gone around
 	mustSync(t, cutOff)
 	mustSync(t, a)
 	checkKeys(t, "k=2:ban", a, cutOff)
@@ -180,11 +214,9 @@ func TestRedisRejectsOverridesThatWereDeletedBeforeItLostTheHash(t *testing.T) {
 	a, cutOff := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
 	mustPut(t, a, ban("k=1"), ban("k=2"))
 	mustSync(t, cutOff)
-	if err := a.Delete(t.Context(), []Override{ban("k=1")}); err != nil {
-		t.Fatal(err)
-	}
-	a.now = func() time.Time { return time.Now().Add(2 * retention) }
-	a.purgeEverywhere(t.Context())
+	mustDelete(t, a, "k=1")
+	a.ahead.Store(int64(muchLater))
+	a.Purge(t.Context())
 	began := daemonAfterSync(t, prefix)
 	redistest.MustCommand(t, redis, "DEL", prefix+":overrides")
 	mustSync(t, began, cutOff, began)
@@ -195,12 +227,12 @@ func TestRedisRejectsOverridesThatWereDeletedBeforeItLostTheHash(t *testing.T) {
 func TestRedisKeepsOverridesThatHaveNotEndedByItsClock(t *testing.T) {
 	prefix := newPrefix()
 	ahead := daemonAfterSync(t, prefix)
-	ahead.now = func() time.Time { return time.Now().Add(3 * retention) }
+	ahead.ahead.Store(int64(72 * time.Hour))
 	ended, later := ban("k=1"), ban("k=2")
-	ended.Until, later.Until = time.Now().Add(-time.Second), time.Now().Add(retention)
+	ended.Until, later.Until = time.Now().Add(-time.Second), time.Now().Add(24*time.Hour)
 	ended.Reason = `"until":9999999999999`
 	mustPut(t, ahead, ended, later)
-	ahead.purgeEverywhere(t.Context())
+	ahead.Purge(t.Context())
 	if n := redistest.MustCommand(t, redis, "HEXISTS", prefix+":overrides", ":r\x00k=1"); n != "0" {
 		t.Error("the hash has an override that ended long ago")
 	}
@@ -208,7 +240,7 @@ func TestRedisKeepsOverridesThatHaveNotEndedByItsClock(t *testing.T) {
 }
 
 // usedOf returns when an override was last used by any daemon, as a daemon lists it.
-func usedOf(t testing.TB, b *Book, key string) time.Time {
+func usedOf(t testing.TB, b *daemon, key string) time.Time {
 	t.Helper()
 	list := b.List("r", key)
 	if len(list) != 1 {
@@ -222,8 +254,8 @@ func usedOf(t testing.TB, b *Book, key string) time.Time {
 func TestRedisTellsWhenAnOverrideWasUsedByAnyDaemon(t *testing.T) {
 	prefix := newPrefix()
 	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
-	var all []Override
-	for i := range pageSize + 2 { // more than one script tells
+	var all []overrides.Override
+	for i := range pageSize + 2 { // more than one script takes
 		all = append(all, ban(fmt.Sprint("k=", i)))
 	}
 	mustPut(t, a, append(all, ban("k=never"), ban("k=net*"))...)
@@ -233,7 +265,7 @@ func TestRedisTellsWhenAnOverrideWasUsedByAnyDaemon(t *testing.T) {
 		a.Index("r").Find(all[i].Key)
 	}
 	a.Index("r").Find("k=network")
-	a.tellUses(t.Context())
+	a.WriteUses(t.Context())
 	for _, key := range []string{"k=0", all[len(all)-1].Key, "k=net*"} {
 		if used := usedOf(t, b, key); used.Before(before) || used.After(time.Now()) {
 			t.Errorf("%s was used at %v, want after %v", key, used, before)
@@ -242,39 +274,32 @@ func TestRedisTellsWhenAnOverrideWasUsedByAnyDaemon(t *testing.T) {
 	if used := usedOf(t, b, "k=never"); !used.IsZero() {
 		t.Errorf("k=never was used at %v", used)
 	}
-	if uses := a.newUses(); len(uses) != 0 {
-		t.Errorf("%d uses would be told twice", len(uses))
-	}
 
 	// A hash that was lost gets the uses back with the overrides, and one that is removed
 	// leaves nothing behind.
 	redistest.MustCommand(t, redis, "DEL", prefix+":overrides")
 	mustSync(t, a, b)
-	a.tellUses(t.Context())
+	a.WriteUses(t.Context())
 	if used := usedOf(t, b, "k=0"); used.Before(before) {
 		t.Errorf("k=0 was used at %v after the loss, want after %v", used, before)
 	}
-	if err := a.Delete(t.Context(), []Override{ban("k=0")}); err != nil {
-		t.Fatal(err)
-	}
-	a.now = func() time.Time { return time.Now().Add(2 * retention) }
-	a.purgeEverywhere(t.Context())
+	mustDelete(t, a, "k=0")
+	a.ahead.Store(int64(muchLater))
+	a.Purge(t.Context())
 	mustSync(t, b)
 	b.Index("r").Find("k=1")
-	b.tellUses(t.Context())
+	b.WriteUses(t.Context())
 	if n := redistest.MustCommand(t, redis, "HEXISTS", prefix+":overrides", "~r\x00k=0"); n != "0" {
 		t.Error("the use of a removed override is still in the hash")
 	}
 }
 
-// Uses are told once a minute, and when the daemon ends.
-func TestRunTellsUses(t *testing.T) {
+// Uses are written once a minute, and when the daemon ends.
+func TestRunWritesUses(t *testing.T) {
 	prefix := newPrefix()
 	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
 	mustPut(t, a, ban("k=1"), ban("k=2"))
 	mustSync(t, b)
-	start, passed := time.Now(), atomic.Int64{}
-	a.now, a.interval = func() time.Time { return start.Add(time.Duration(passed.Load())) }, time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -283,14 +308,14 @@ func TestRunTellsUses(t *testing.T) {
 	}()
 	a.Index("r").Find("k=1")
 	redistest.WaitFor(t, "the use of k=1", func() bool {
-		passed.Add(int64(tellInterval))
+		a.ahead.Add(int64(time.Minute))
 		return !usedOf(t, b, "k=1").IsZero()
 	})
 	cancel()
 	<-ended
 	a.Index("r").Find("k=2")
 	redistest.WaitFor(t, "the use of k=2", func() bool { // a busy machine may exceed its time
-		a.tellLastUses(ctx)
+		a.Run(ctx) // which has ended
 		return !usedOf(t, b, "k=2").IsZero()
 	})
 }
@@ -326,10 +351,10 @@ func TestRedisWithForeignValues(t *testing.T) {
 	checkKeys(t, "k=1:ban k=2:ban k=7:ban", a, b)
 
 	redistest.MustCommand(t, redis, "SET", hash, "text")
-	if err := a.redis.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+	if err := a.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("got %v, want WRONGTYPE", err)
 	}
-	if err := a.Put(t.Context(), []Override{ban("k=8")}); err == nil {
+	if err := a.Put(t.Context(), []overrides.Override{ban("k=8")}); err == nil {
 		t.Error("put in a text succeeded")
 	}
 	checkKeys(t, "k=1:ban k=2:ban k=7:ban", a)
@@ -341,18 +366,18 @@ func TestRedisWithForeignValues(t *testing.T) {
 func TestRedisDownKeepsTheLastKnownAlsoOverARestart(t *testing.T) {
 	server := redistest.StartForTest(t, redistest.Options{})
 	path := filepath.Join(t.TempDir(), "overrides")
-	a := daemon(t, server, "p", path)
+	a := newDaemon(t, server, "p", path)
 	mustSync(t, a)
 	mustPut(t, a, ban("k=1"), ban("k=2"))
 	server.Kill()
-	restarted := daemon(t, server, "p", path)
-	for _, b := range []*Book{a, restarted} {
+	restarted := newDaemon(t, server, "p", path)
+	for _, b := range []*daemon{a, restarted} {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // until which calls are repeated
 		defer cancel()
-		if err := b.redis.sync(ctx); err == nil {
+		if err := b.sync(ctx); err == nil {
 			t.Error("Redis is not down")
 		}
-		if err := b.Put(ctx, []Override{ban("k=3")}); err == nil {
+		if err := b.Put(ctx, []overrides.Override{ban("k=3")}); err == nil {
 			t.Error("put without Redis succeeded")
 		}
 		checkKeys(t, "k=1:ban k=2:ban", b)
@@ -360,8 +385,8 @@ func TestRedisDownKeepsTheLastKnownAlsoOverARestart(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "the daemon reaches Redis", func() bool { return restarted.redis.sync(t.Context()) == nil })
-	other := daemon(t, server, "p", "")
+	redistest.WaitFor(t, "the daemon reaches Redis", func() bool { return restarted.sync(t.Context()) == nil })
+	other := newDaemon(t, server, "p", "")
 	mustSync(t, other)
 	checkKeys(t, "k=1:ban k=2:ban", a, restarted, other)
 }
@@ -370,47 +395,47 @@ func TestRedisDownKeepsTheLastKnownAlsoOverARestart(t *testing.T) {
 // have the same, none is lost, and none that was deleted is in force.
 func TestDaemonsAgreeWhileRedisIsKilled(t *testing.T) {
 	server := redistest.StartForTest(t, redistest.Options{})
-	var books []*Book
+	var daemons []*daemon
 	for range 3 {
-		b := daemon(t, server, "p", "")
-		b.interval = 10 * time.Millisecond
-		books = append(books, b)
+		d := newDaemon(t, server, "p", "")
+		daemons = append(daemons, d)
 		done := make(chan struct{})
 		t.Cleanup(func() { <-done })
 		go func() {
 			defer close(done)
-			b.Run(t.Context())
+			d.Run(t.Context())
 		}()
 	}
 	want := map[string]bool{}
-	for i := range 60 {
-		b, key := books[i%3], fmt.Sprint("k=", i%20)
-		change := func() error { return b.Put(t.Context(), []Override{ban(key)}) }
-		if want[key] = i%4 != 0; !want[key] {
-			change = func() error {
-				return b.write(t.Context(), []record{{Override: ban(key), deleted: true}}, nil)
-			}
+	for i := range 80 {
+		d, key := daemons[i%3], fmt.Sprint("k=", i%20)
+		change := d.Put
+		if i%4 == 0 && want[key] {
+			change = d.Delete // repeated until the daemon knows of the override
 		}
-		redistest.WaitFor(t, "a change", func() bool { return change() == nil })
+		want[key] = !want[key] || i%4 != 0
+		redistest.WaitFor(t, "a change", func() bool {
+			return change(t.Context(), []overrides.Override{ban(key)}) == nil
+		})
 		if i == 30 {
 			// What one daemon has acknowledged and no other has seen would be lost
 			// with that daemon alone.
-			waitForAgreement(t, books, want)
+			waitForAgreement(t, daemons, want)
 			server.Kill()
 			if err := server.Restart(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	waitForAgreement(t, books, want)
+	waitForAgreement(t, daemons, want)
 }
 
-func waitForAgreement(t *testing.T, books []*Book, want map[string]bool) {
+func waitForAgreement(t *testing.T, daemons []*daemon, want map[string]bool) {
 	t.Helper()
-	for _, b := range books {
+	for _, d := range daemons {
 		redistest.WaitFor(t, "agreement", func() bool {
 			for key, banned := range want {
-				if (patternOf(b, key) != "") != banned {
+				if (d.Get("r", key) != nil) != banned {
 					return false
 				}
 			}
@@ -427,7 +452,7 @@ func TestManyOverridesReachAnotherDaemon(t *testing.T) {
 	prefix := newPrefix()
 	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
 	for start := 0; start < n; start += 10_000 {
-		all := make([]Override, min(10_000, n-start))
+		all := make([]overrides.Override, min(10_000, n-start))
 		for i := range all {
 			all[i] = limited(fmt.Sprint("user=", start+i), "600/1m")
 		}
@@ -436,8 +461,8 @@ func TestManyOverridesReachAnotherDaemon(t *testing.T) {
 	mustSync(t, b) // the changes are more than the ring has
 	redistest.MustCommand(t, redis, "DEL", prefix+":overrides")
 	mustSync(t, a)
-	for _, b := range []*Book{a, b, daemonAfterSync(t, prefix)} {
-		if got := b.Count(Limited); got != int64(n) {
+	for _, b := range []*daemon{a, b, daemonAfterSync(t, prefix)} {
+		if got := b.Count(overrides.Limited); got != int64(n) {
 			t.Errorf("%d overrides, want %d", got, n)
 		}
 	}
@@ -446,36 +471,56 @@ func TestManyOverridesReachAnotherDaemon(t *testing.T) {
 // Nor must it bring it back after a restart, from its file, while Redis is unavailable.
 func TestRedisRemovesOverridesThatWereDeletedLongAgoFromTheFile(t *testing.T) {
 	prefix, file := newPrefix(), filepath.Join(t.TempDir(), "overrides")
-	a, cutOff := daemonAfterSync(t, prefix), daemon(t, redis, prefix, file)
+	a, cutOff := daemonAfterSync(t, prefix), newDaemon(t, redis, prefix, file)
 	mustPut(t, a, ban("k=1"), ban("k=2"))
 	mustSync(t, cutOff)
-	if err := a.Delete(t.Context(), []Override{ban("k=1")}); err != nil {
-		t.Fatal(err)
-	}
-	a.now = func() time.Time { return time.Now().Add(2 * retention) }
-	a.purgeEverywhere(t.Context())
-	cutOff.redis.synced = false // as if the ring had gone around
+	mustDelete(t, a, "k=1")
+	a.ahead.Store(int64(muchLater))
+	a.Purge(t.Context())
+	cutOff.hash.synced = false // as if the ring had gone around
 	mustSync(t, cutOff)
 	if err := cutOff.Close(); err != nil {
 		t.Fatal(err)
 	}
-	checkKeys(t, "k=2:ban", daemon(t, redis, prefix, file)) // which has not read Redis yet
+	checkKeys(t, "k=2:ban", newDaemon(t, redis, prefix, file)) // which has not read Redis yet
+}
+
+// strict bans a key that is denied once.
+var strict = &rules.Penalty{After: 1, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
+
+// penalize makes a daemon ban a key.
+func (d *daemon) penalize(t testing.TB, key string) {
+	d.CountDenial("r", key, strict)
+	d.BanOffenders(t.Context())
 }
 
 // A daemon that forgot a ban, and could not remove it from Redis, can ban the key again.
 func TestPenaltyAfterABanThatOnlyRedisRemembers(t *testing.T) {
 	a := daemonAfterSync(t, newPrefix())
 	old := ban("k=1")
-	old.Until, old.Strikes = time.Now().Add(-2*retention), 1
+	old.Until, old.Strikes = time.Now().Add(-muchLater), 1
 	mustPut(t, a, old)
 	unavailable, cancel := context.WithCancel(t.Context())
 	cancel()
-	a.purgeEverywhere(unavailable)
-	if len(a.entries) != 0 {
+	a.Purge(unavailable)
+	if a.Count(overrides.Banned) != 0 {
 		t.Fatal("the ban is not forgotten")
 	}
-	o := offence{rule: "r", key: "k=1", penalty: *harsh}
-	a.ban(t.Context(), &o) // which finds the old one
-	a.ban(t.Context(), &o)
+	a.penalize(t, "k=1") // which finds the old one
+	a.penalize(t, "k=1")
 	checkKeys(t, "k=1:ban", a)
+}
+
+// Two daemons that find the same offender set one ban, and the second does not double it.
+func TestPenaltyOfTwoDaemonsIsOneBan(t *testing.T) {
+	prefix := newPrefix()
+	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
+	a.penalize(t, "k=1")
+	b.penalize(t, "k=1") // which does not know of the ban yet
+	mustSync(t, a, b)
+	for _, d := range []*daemon{a, b} {
+		if got := d.List("", ""); len(got) != 1 || got[0].Strikes != 1 {
+			t.Errorf("got %+v, want one ban", got)
+		}
+	}
 }

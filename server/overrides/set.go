@@ -1,0 +1,456 @@
+package overrides
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Options configure a [Set].
+type Options struct {
+	// Shared keeps the overrides, so that all daemons have the same. Default: they are
+	// kept by this process.
+	Shared SharedCopy
+
+	// File is a journal of the overrides: what this process knew last is in force
+	// after a restart, even if the shared copy is unavailable. Default: none.
+	File string
+
+	// Log receives what happens to the copies. Default: discarded.
+	Log *slog.Logger
+
+	// Interval is the time between two looks at the shared copy. Default: half a second.
+	Interval time.Duration
+
+	// Now replaces time.Now in tests.
+	Now func() time.Time
+}
+
+const defaultInterval = 500 * time.Millisecond
+
+// A Set holds all overrides. It is safe for concurrent use.
+type Set struct {
+	log      *slog.Logger
+	now      func() time.Time
+	interval time.Duration
+	max      int        // MaxOverrides; tests lower it
+	shared   SharedCopy // nil if this process is alone
+	failing  bool       // whether the last look at the shared copy failed
+
+	mu      sync.Mutex
+	entries map[string]*Entry // by id; with those that ended not long ago
+	ranges  map[string]map[string]*Entry
+	actions map[string]*Action // by text
+	version int64              // the highest seen
+	horizon int64              // the highest version of a record that was dropped; see dropIf
+	journal *journal           // nil without a file
+
+	usesWritten int64 // Unix seconds when the last report of uses began
+
+	indexes sync.Map // *Index by rule
+	wake    chan struct{}
+
+	kinds     [3]atomic.Int64 // entries that are not deleted, by kind
+	penalties penaltyQueue
+}
+
+// Open returns a set with what its file has. It must be closed. Nil options are all
+// defaults. A damaged file is an error; [Set.Run] reads the shared copy.
+func Open(o *Options) (*Set, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	s := &Set{
+		log: o.Log, now: o.Now, shared: o.Shared, interval: cmp.Or(o.Interval, defaultInterval), max: MaxOverrides,
+		entries: map[string]*Entry{}, ranges: map[string]map[string]*Entry{}, actions: map[string]*Action{},
+		wake: make(chan struct{}, 1),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.penalties.init()
+	if o.File == "" {
+		return s, nil
+	}
+	return s, s.openJournal(o.File)
+}
+
+// Close closes the file.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.journal == nil {
+		return nil
+	}
+	return s.journal.close()
+}
+
+// Durable reports whether the overrides outlast the process.
+func (s *Set) Durable() bool { return s.shared != nil || s.journal != nil }
+
+// Index returns the index of a rule, which is valid as long as the set.
+func (s *Set) Index(rule string) *Index {
+	x, ok := s.indexes.Load(rule)
+	if !ok {
+		x, _ = s.indexes.LoadOrStore(rule, &Index{})
+	}
+	return x.(*Index)
+}
+
+// Put sets overrides, all or none. Those of the same rule and key are replaced. It returns
+// when this process decides by them; other daemons do so within a second.
+func (s *Set) Put(ctx context.Context, all []Override) error {
+	records := make([]Record, len(all))
+	for i := range all {
+		if err := all[i].Validate(); err != nil {
+			return &ItemError{i, err}
+		}
+		records[i] = Record{Override: all[i]}
+	}
+	if err := s.checkRoom(records); err != nil {
+		return err
+	}
+	return s.write(ctx, records, nil)
+}
+
+// An ItemError says which of several overrides caused an error.
+type ItemError struct {
+	Index int // from 0
+	Err   error
+}
+
+func (e *ItemError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of the override.
+func (e *ItemError) Unwrap() error { return e.Err }
+
+// ErrNotFound means that there is no such override.
+var ErrNotFound = errors.New("no such override")
+
+// Delete ends overrides, of which only Rule and Key matter: all or none. It returns
+// [ErrNotFound] if one of them does not exist or has ended.
+func (s *Set) Delete(ctx context.Context, all []Override) error {
+	records := make([]Record, len(all))
+	now := s.now().UnixNano()
+	s.mu.Lock()
+	for i := range all {
+		r := Record{Override: Override{Rule: all[i].Rule, Key: all[i].Key, Limit: banText}, Deleted: true}
+		if e := s.entries[r.ID()]; e == nil || e.endedAt(now) {
+			s.mu.Unlock()
+			return &ItemError{i, ErrNotFound}
+		}
+		records[i] = r
+	}
+	s.mu.Unlock()
+	return s.write(ctx, records, nil)
+}
+
+// write gives records their versions, keeps them, and puts them in force. If expected is
+// not nil, it holds the version that each replaces, 0 for none, and ErrConflict is returned
+// if that is not so.
+func (s *Set) write(ctx context.Context, records []Record, expected []int64) error {
+	if len(records) == 0 {
+		return nil
+	}
+	if s.shared != nil {
+		return s.shared.Write(ctx, s, records, expected)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, want := range expected {
+		if e := s.entries[records[i].ID()]; e != nil && e.record.Version != want {
+			return ErrConflict
+		}
+	}
+	for i := range records {
+		s.version = max(s.version+1, s.now().UnixMicro())
+		records[i].Version = s.version
+	}
+	if err := s.appendJournal(records, true); err != nil {
+		return err
+	}
+	s.applyAll(records)
+	return nil
+}
+
+// checkRoom returns ErrFull if there is no room for the records.
+func (s *Set) checkRoom(records []Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	added := 0
+	now := s.now().UnixNano()
+	for i := range records {
+		if e := s.entries[records[i].ID()]; e == nil || e.endedAt(now) {
+			added++
+		}
+	}
+	if len(s.entries)+added <= s.max {
+		return nil
+	}
+	live := 0
+	for _, e := range s.entries {
+		if !e.endedAt(now) {
+			live++
+		}
+	}
+	if live+added > s.max {
+		return ErrFull
+	}
+	if len(s.entries)+added > maxEntries {
+		s.purge(0)
+	}
+	return nil
+}
+
+// maxEntries bounds the overrides with those that have ended.
+const maxEntries = 2 * MaxOverrides
+
+// applyAll puts records in force and returns those that were newer than what the set had. A
+// full set forgets those that have ended, to have room for them.
+func (s *Set) applyAll(records []Record) (changed []Record) {
+	if len(s.entries)+len(records) > maxEntries {
+		s.purge(0)
+	}
+	rules := map[string]bool{}
+	for i := range records {
+		if !s.apply(&records[i], rules) {
+			continue
+		}
+		changed = append(changed, records[i])
+	}
+	for rule := range rules {
+		s.rebuildRanges(rule)
+	}
+	return changed
+}
+
+// apply puts a record in force, unless the set has a version that is as high. It adds the
+// rule to changed if its ranges must be rebuilt.
+func (s *Set) apply(r *Record, changed map[string]bool) bool {
+	id := r.ID()
+	old := s.entries[id]
+	s.version = max(s.version, r.Version)
+	if old != nil && old.record.Version >= r.Version || old == nil && len(s.entries) >= maxEntries {
+		return false
+	}
+	e, err := s.newEntry(r, old)
+	if err != nil {
+		return false
+	}
+	s.count(old, -1)
+	s.count(e, 1)
+	s.entries[id] = e
+	switch x := s.Index(r.Rule); {
+	case !e.pattern.Exact():
+		s.putRange(id, e)
+		changed[r.Rule] = true
+	case r.Deleted && !e.counts():
+		if old != nil {
+			x.removeExact(old)
+		}
+	default:
+		x.putExact(e)
+	}
+	return true
+}
+
+// newEntry returns the entry of a record that replaces another, which may be nil.
+func (s *Set) newEntry(r *Record, old *Entry) (*Entry, error) {
+	action, pattern, err := r.parse()
+	if err != nil {
+		return nil, err
+	}
+	if known := s.actions[action.text]; known != nil {
+		action = known
+	} else if len(s.actions) < maxEntries {
+		s.actions[action.text] = action
+	}
+	e := &Entry{Action: action, record: *r, pattern: pattern, hash: hashOf(pattern.text)}
+	if !r.Until.IsZero() {
+		e.until = r.Until.UnixNano()
+	}
+	if old != nil {
+		e.follow(old, s.now().UnixNano())
+	}
+	return e, nil
+}
+
+// maxFrom is how many earlier limits of a key are remembered.
+const maxFrom = 4
+
+// follow takes over from the entry before what is still of use. If that one has ended, requests to
+// other daemons may have carried its units back to the rule's limit, even if none came to this one.
+func (e *Entry) follow(old *Entry, now int64) {
+	e.used.Store(old.used.Load())
+	if old.Action == e.Action && !e.record.Deleted && !old.record.Deleted {
+		e.from = old.from
+		if old.carried.Load() == inForce && !old.endedAt(now) {
+			e.carried.Store(inForce)
+		}
+		return
+	}
+	if old.carried.Load() < ended {
+		e.from = slices.Clone(old.from)
+		if old.Kind == Limited { // it is the last one now, wherever it was before
+			e.from = slices.DeleteFunc(e.from, func(l penstock.Limit) bool { return l == old.Limit })
+			e.from = append(e.from, old.Limit)
+		}
+		e.from = e.from[max(0, len(e.from)-maxFrom):]
+	}
+}
+
+func (s *Set) count(e *Entry, n int64) {
+	if e != nil && !e.record.Deleted {
+		s.kinds[e.Kind].Add(n)
+	}
+}
+
+// Count returns how many overrides of a kind there are, with those that ended within the
+// last day.
+func (s *Set) Count(k Kind) int64 { return s.kinds[k].Load() }
+
+func (s *Set) putRange(id string, e *Entry) {
+	ranges := s.ranges[e.record.Rule]
+	if ranges == nil {
+		ranges = map[string]*Entry{}
+		s.ranges[e.record.Rule] = ranges
+	}
+	ranges[id] = e
+	if e.record.Deleted {
+		delete(ranges, id)
+	}
+}
+
+func (s *Set) rebuildRanges(rule string) {
+	all := make([]*Entry, 0, len(s.ranges[rule]))
+	for _, e := range s.ranges[rule] {
+		all = append(all, e)
+	}
+	s.Index(rule).ranges.Store(newRangeTable(all))
+}
+
+// purge forgets overrides that ended longer than keep ago.
+func (s *Set) purge(keep time.Duration) (gone []Record) {
+	now := s.now()
+	s.dropIf(func(_ string, e *Entry) bool {
+		if !e.record.expiredAt(now, keep) {
+			return false
+		}
+		gone = append(gone, e.record)
+		return true
+	})
+	return gone
+}
+
+// dropIf forgets entries. The horizon then says that a copy of a version up to it, which the
+// set does not have, is one that was dropped, and not one that was lost.
+func (s *Set) dropIf(unwanted func(id string, e *Entry) bool) {
+	rules := map[string]bool{}
+	for id, e := range s.entries {
+		if !unwanted(id, e) {
+			continue
+		}
+		s.horizon = max(s.horizon, e.record.Version)
+		s.count(e, -1)
+		delete(s.entries, id)
+		if e.pattern.Exact() {
+			s.Index(e.record.Rule).removeExact(e)
+			continue
+		}
+		delete(s.ranges[e.record.Rule], id)
+		rules[e.record.Rule] = true
+	}
+	for rule := range rules {
+		s.rebuildRanges(rule)
+	}
+}
+
+// A Listed override has when it was last used: by this process, or after [Set.AddUses] by any.
+type Listed struct {
+	Override
+	Used time.Time // zero if never
+}
+
+// List returns the overrides in force, sorted by rule and key. A rule or key that is not
+// empty selects those of it.
+func (s *Set) List(rule, key string) []Listed {
+	s.mu.Lock()
+	now := s.now().UnixNano()
+	var all []Listed
+	for _, e := range s.entries {
+		if e.endedAt(now) || rule != "" && e.record.Rule != rule || key != "" && e.record.Key != key {
+			continue
+		}
+		all = append(all, e.Listed())
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b Listed) int {
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+	})
+	return all
+}
+
+// purgeInterval is the time between two searches for overrides that ended long ago.
+const purgeInterval = time.Minute
+
+// Run follows the shared copy, forgets overrides that ended long ago, reports which were used, and
+// sets the bans of penalties, until ctx ends.
+func (s *Set) Run(ctx context.Context) {
+	tick := time.NewTicker(s.interval)
+	defer tick.Stop()
+	defer s.writeLastUses(ctx)
+	lastPurge, lastUses := s.now(), s.now()
+	for {
+		s.Refresh(ctx)
+		if now := s.now(); now.Sub(lastPurge) >= purgeInterval {
+			lastPurge = now
+			s.Purge(ctx)
+		}
+		if now := s.now(); now.Sub(lastUses) >= usesInterval {
+			lastUses = now
+			s.WriteUses(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-s.wake:
+		}
+		s.BanOffenders(ctx)
+	}
+}
+
+// Purge forgets overrides that ended long ago, here and in the shared copy. [Set.Run] does so, too.
+func (s *Set) Purge(ctx context.Context) {
+	s.mu.Lock()
+	gone := s.purge(retention)
+	if len(gone) > 0 {
+		s.compactJournal()
+	}
+	s.mu.Unlock()
+	if s.shared != nil {
+		_ = s.shared.Remove(ctx, gone) // or another daemon does it, or the next one to start
+	}
+}
+
+// Get returns the override of a rule and a key in the form of [ParsePattern], or nil.
+func (s *Set) Get(rule, key string) *Override {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := Record{Override: Override{Rule: rule, Key: key}}
+	e := s.entries[r.ID()]
+	if e == nil || e.endedAt(s.now().UnixNano()) {
+		return nil
+	}
+	return &e.record.Override
+}

@@ -437,29 +437,6 @@ func ExampleTakeAll() {
 	// denied by user:42; remaining: 18 0 98
 }
 
-// A server that takes from the same two limits for every request prepares both once.
-func ExampleLimiter_Prepare() {
-	store := penstock.NewMemory(nil)
-	perUser, _ := penstock.New(store, penstock.PerHour(2))
-	global, _ := penstock.New(store, penstock.PerHour(100))
-	var user, all penstock.Decision
-	takes := []penstock.PreparedTake{perUser.Prepare(), global.Prepare()}
-	takes[0].Decision, takes[1].Decision = &user, &all
-
-	for _, name := range []string{"42", "42", "7", "42"} {
-		takes[0].Key, takes[1].Key = "user:"+name, "global"
-		if err := store.TakePrepared(context.Background(), takes); err != nil {
-			fmt.Println(err)
-		}
-		fmt.Println(takes[0].Key, user.Allowed, "remaining:", user.Remaining, all.Remaining)
-	}
-	// Output:
-	// user:42 true remaining: 1 99
-	// user:42 true remaining: 0 98
-	// user:7 true remaining: 1 97
-	// user:42 false remaining: 0 97
-}
-
 // Five text messages per phone number and day, from midnight to midnight in
 // Shanghai, wherever the server is.
 func ExampleLimit_calendar() {

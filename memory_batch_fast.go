@@ -12,16 +12,28 @@ import (
 // a charge can be undone by writing the old words back. A memoryBatch decides all others.
 
 // maxFastBatch is the most takes in a fastBatch, whose state is on the stack.
-const maxFastBatch = 8
+const maxFastBatch = 16
 
 // A fastBatch is the state of a TakeAll on the fast path.
 type fastBatch struct {
 	store *Memory
-	takes []PreparedTake
+	takes []fastTake
 	order [maxFastBatch]uint8 // of the takes by hash, and so by shard
 	wall  bool                // whether a limit needs the wall clock
 
 	wallNow, now int64 // on both clocks
+}
+
+// A fastTake is a request of a fastBatch, and what is known of its key.
+type fastTake struct {
+	request  *Request
+	decision *Decision // where it is written to
+	limit    *compiledLimit
+	hash     uint64
+	shard    *shard
+	table    *hashtable.Table
+	at       uint64    // position of the slot in its table
+	old      [2]uint64 // the words of the slot after the hash, before the charge
 }
 
 // takeAllFast decides the requests if they can be a fastBatch. If it is not ok, nothing has
@@ -30,10 +42,10 @@ func (m *Memory) takeAllFast(rs []Request, ds []Decision) (ok bool) {
 	if len(rs) > maxFastBatch || len(ds) < len(rs) {
 		return false
 	}
-	var few [maxFastBatch / 2]PreparedTake // most need no more, and clearing them takes time
+	var few [4]fastTake // most need no more, and clearing them takes time
 	takes := few[:]
 	if len(rs) > len(few) {
-		var many [maxFastBatch]PreparedTake
+		var many [maxFastBatch]fastTake
 		takes = many[:]
 	}
 	for i := range rs {
@@ -42,19 +54,15 @@ func (m *Memory) takeAllFast(rs []Request, ds []Decision) (ok bool) {
 		if err != nil || !r.isSimple() {
 			return false
 		}
-		t.Key, t.Cost, t.Decision = r.Key, r.Cost, &ds[i]
-		t.limit, t.maxDelay, t.keepFree = cl, int64(r.MaxDelay), r.KeepFree
+		t.request, t.decision, t.limit = r, &ds[i], cl
 	}
-	return m.takeFast(takes[:len(rs)])
+	b := fastBatch{store: m, takes: takes[:len(rs)]}
+	return b.run()
 }
 
-// takeFast decides valid takes if they can be a fastBatch. If it is not ok, nothing has changed.
-func (m *Memory) takeFast(takes []PreparedTake) (ok bool) {
-	if len(takes) > maxFastBatch {
-		return false
-	}
-	b := fastBatch{store: m, takes: takes}
-	for i := range takes {
+// run decides the takes. If it is not ok, nothing has changed.
+func (b *fastBatch) run() (ok bool) {
+	for i := range b.takes {
 		if !b.add(i) {
 			return false
 		}
@@ -74,7 +82,7 @@ func (b *fastBatch) add(i int) (ok bool) {
 	if t.limit.readsBlock {
 		return false
 	}
-	t.hash = b.store.hashOf(t.limit, t.Key)
+	t.hash = b.store.hashOf(t.limit, t.request.Key)
 	t.shard = b.store.shard(t.hash)
 	t.table = &t.shard.tables[t.limit.table]
 	b.wall = b.wall || t.limit.onWallClock
@@ -127,7 +135,7 @@ func (b *fastBatch) unlock() {
 }
 
 // nowOf returns the time on the clock of a take's limit.
-func (b *fastBatch) nowOf(t *PreparedTake) int64 {
+func (b *fastBatch) nowOf(t *fastTake) int64 {
 	if t.limit.onWallClock {
 		return b.wallNow
 	}
@@ -144,7 +152,7 @@ func (b *fastBatch) charge() (charged, ok bool) {
 			b.restore(i)
 			return false, false
 		}
-		if !t.Decision.Allowed {
+		if !t.decision.Allowed {
 			b.restore(i + 1)
 			return false, true
 		}
@@ -154,7 +162,7 @@ func (b *fastBatch) charge() (charged, ok bool) {
 
 // find returns the slot of the take's key, and keeps its words. It returns nil if there is
 // none.
-func (t *PreparedTake) find() (slot []uint64) {
+func (t *fastTake) find() (slot []uint64) {
 	at, ok := t.table.Find(t.hash)
 	if !ok {
 		return nil
@@ -186,11 +194,11 @@ func (b *fastBatch) deny() (ok bool) {
 	}
 	for i := range b.takes {
 		t, now := &b.takes[i], b.nowOf(&b.takes[i])
-		out := t.shard.preview(t.limit, t.hash, now, t.forAlgorithm())
+		out := t.shard.preview(t.limit, t.hash, now, t.request.forAlgorithm())
 		t.decide(t.table.At(t.at), now, algorithm.Request{})
 		if out.RetryAfter > 0 {
-			t.Decision.Allowed, t.Decision.Delay = false, 0
-			t.Decision.RetryAfter = time.Duration(out.RetryAfter)
+			t.decision.Allowed, t.decision.Delay = false, 0
+			t.decision.RetryAfter = time.Duration(out.RetryAfter)
 		}
 	}
 	return true
@@ -198,20 +206,21 @@ func (b *fastBatch) deny() (ok bool) {
 
 // take decides in the slot of the take's key. It is not ok if that needs the slot's block, which
 // could not be restored.
-func (t *PreparedTake) take(slot []uint64, now int64) (ok bool) {
-	t.Decision.Source = SourceStore
+func (t *fastTake) take(slot []uint64, now int64) (ok bool) {
+	r := t.request
+	t.decision.Source = SourceStore
 	switch {
-	case t.Cost > 0 && t.maxDelay == 0 && t.keepFree == 0 && t.limit.spend(slot, now, t.Cost, t.Decision):
+	case r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && t.limit.spend(slot, now, r.Cost, t.decision):
 	case t.limit.hasBlocks:
 		return false
 	default:
-		t.decide(slot, now, t.forAlgorithm())
+		t.decide(slot, now, r.forAlgorithm())
 	}
 	return true
 }
 
-func (t *PreparedTake) decide(slot []uint64, now int64, req algorithm.Request) {
-	t.Decision.Source = SourceStore
-	t.shard.decide(t.limit, slot, now, req, t.Decision)
+func (t *fastTake) decide(slot []uint64, now int64, req algorithm.Request) {
+	t.decision.Source = SourceStore
+	t.shard.decide(t.limit, slot, now, req, t.decision)
 	t.table.NoteExpiry(hashtable.Expiry(slot))
 }

@@ -2,7 +2,6 @@ package penstock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,8 +9,7 @@ import (
 	"time"
 )
 
-// A TakeAll of known keys decides as a memoryBatch does, and so does TakePrepared, whatever came
-// before: charges that overdraw a key, clocks that step back, keys that are new to the store.
+// A TakeAll of known keys decides as a memoryBatch does, whatever came before: charges that overdraw a key, clocks that step back, keys that are new to the store.
 func TestMemoryTakeAllOfKnownKeysDecidesAsAnyBatch(t *testing.T) {
 	t.Parallel()
 	var known, denied int
@@ -27,13 +25,12 @@ func TestMemoryTakeAllOfKnownKeysDecidesAsAnyBatch(t *testing.T) {
 	}
 }
 
-// A knownPair is stores with one clock: one decides all batches in the general way, one has
-// prepared takes where it can.
+// A knownPair is two stores with one clock: one decides all batches in the general way.
 type knownPair struct {
-	rand                    *rand.Rand
-	now                     time.Time
-	fast, general, prepared *Memory
-	known, denied           int
+	rand          *rand.Rand
+	now           time.Time
+	fast, general *Memory
+	known, denied int
 }
 
 // newKnownPair returns a pair whose clock begins in 1970 if the seed is odd, in the bucket 0 of
@@ -44,7 +41,7 @@ func newKnownPair(seed uint64) *knownPair {
 		p.now = time.Unix(0, 0)
 	}
 	o := &MemoryOptions{MaxKeys: 10_000, Now: func() time.Time { return p.now }}
-	p.fast, p.general, p.prepared = NewMemory(o), NewMemory(o), NewMemory(o)
+	p.fast, p.general = NewMemory(o), NewMemory(o)
 	return p
 }
 
@@ -73,8 +70,6 @@ func (p *knownPair) step(t *testing.T) {
 		d1, err1 := p.fast.Take(context.Background(), r)
 		d2, err2 := p.general.Take(context.Background(), r)
 		p.compare(t, []Request{r}, []Decision{d1}, []Decision{d2}, err1, err2)
-		d3, err3 := p.prepared.Take(context.Background(), r)
-		p.compare(t, []Request{r}, []Decision{d3}, []Decision{d2}, err3, err2)
 		return
 	}
 	rs := make([]Request, 1+p.rand.IntN(5))
@@ -94,27 +89,6 @@ func (p *knownPair) step(t *testing.T) {
 	}
 	wantErr := p.general.takeAll(rs, general)
 	p.compare(t, rs, fast, general, err, wantErr)
-	prepared, err := takePrepared(t, p.prepared, rs)
-	p.compare(t, rs, prepared, general, err, wantErr)
-}
-
-// takePrepared takes what the requests ask for. Those with a MaxDelay cannot be prepared.
-func takePrepared(t *testing.T, m *Memory, rs []Request) ([]Decision, error) {
-	t.Helper()
-	takes, ds := make([]PreparedTake, len(rs)), make([]Decision, len(rs))
-	for i, r := range rs {
-		if r.MaxDelay > 0 {
-			return ds, m.TakeAll(context.Background(), rs, ds)
-		}
-		lim, err := New(m, r.Limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ds[i].Source = SourceFallback // of an earlier use
-		takes[i] = lim.KeepFree(r.KeepFree).Prepare()
-		takes[i].Key, takes[i].Cost, takes[i].Decision = r.Key, r.Cost, &ds[i]
-	}
-	return ds, m.TakePrepared(context.Background(), takes)
 }
 
 func (p *knownPair) request() Request {
@@ -176,102 +150,5 @@ func TestMemoryTakeAllOfKnownKeysDoesNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, take); n > 0 { // soon these are denials
 		t.Errorf("a TakeAll of known keys allocates %v times", n)
-	}
-	takes := make([]PreparedTake, len(rs))
-	for i := range takes {
-		lim, err := New(m, rs[i].Limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		takes[i] = lim.Prepare()
-		takes[i].Key, takes[i].Decision = rs[i].Key, &ds[i]
-	}
-	take = func() {
-		if err := errors.Join(m.TakePrepared(context.Background(), takes), m.TakePrepared(context.Background(), takes[:1])); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := testing.AllocsPerRun(100, take); n > 0 {
-		t.Errorf("prepared takes of known keys allocate %v times", n)
-	}
-}
-
-// What TakePrepared cannot decide fast, it decides as TakeAll does.
-func TestMemoryTakePreparedDecidesWhatTakeAllDoes(t *testing.T) {
-	now := func() time.Time { return time.Unix(1_700_000_000, 0) }
-	log := Limit{Algorithm: SlidingLog, Count: 3, Period: time.Second}
-	permits := Limit{Algorithm: Concurrent, Count: 3, Period: time.Second}
-	bucket := limitsInSlots[0]
-	many := slices.Repeat([]Request{{Key: "k", Limit: bucket, Cost: 1}}, maxFastBatch+1)
-	for i := range many {
-		many[i].Key = fmt.Sprint("many", i)
-	}
-	for _, rs := range [][]Request{
-		{},
-		many,
-		{{Key: "k", Limit: log, Cost: 1}},
-		{{Key: "k", Limit: log, Cost: 1}, {Key: "k", Limit: bucket, Cost: 1}},
-		{{Key: "k", Limit: bucket, Cost: 6}, {Key: "k", Limit: bucket, Cost: 6}}, // costs of one key add up
-		{{Key: "k", Limit: bucket, Cost: 5}, {Key: "k", Limit: bucket, Cost: 5}},
-		{{Key: "k", Limit: bucket}, {Key: "l", Limit: bucket, Cost: 11}},
-		{{Key: "", Limit: bucket, Cost: 1}},
-		{{Key: "k", Limit: bucket, Cost: 1}, {Key: "k", Limit: log, Cost: -1}},
-		{{Key: "k", Limit: permits, Cost: 1}},
-	} {
-		prepared, want := NewMemory(&MemoryOptions{Now: now}), NewMemory(&MemoryOptions{Now: now})
-		for range 3 { // keys are new only the first time
-			ds := make([]Decision, len(rs))
-			wantErr := want.TakeAll(context.Background(), rs, ds)
-			got, err := takePrepared(t, prepared, rs)
-			if !slices.Equal(got, ds) || fmt.Sprint(err) != fmt.Sprint(wantErr) {
-				t.Errorf("%+v:\ngot  %v, %v\nwant %v, %v", rs, got, err, ds, wantErr)
-			}
-		}
-	}
-}
-
-// A take that was prepared for another store, with another hash and clock, counts as any other.
-func TestMemoryTakePreparedForAnotherStore(t *testing.T) {
-	limit := Limit{Count: 2, Period: time.Hour}
-	other, err := New(NewMemory(&MemoryOptions{Durable: true, Tick: time.Second}), limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := NewMemory(nil)
-	var d Decision
-	for i := range 3 {
-		take := other.Prepare()
-		take.Key, take.Decision = "k", &d
-		if err := m.TakePrepared(context.Background(), []PreparedTake{take}); err != nil || d.Allowed != (i == 0) {
-			t.Fatalf("take %d: got %v, %v", i, d, err)
-		}
-		if got, err := m.Take(context.Background(), Request{Key: "k", Limit: limit, Cost: 1}); err != nil || got.Allowed != (i == 0) {
-			t.Fatalf("take %d as a request: got %v, %v", i, got, err)
-		}
-	}
-}
-
-func TestMemoryTakePreparedRejectsWhatWasNotPrepared(t *testing.T) {
-	m, d := NewMemory(nil), Decision{Allowed: true}
-	if err := m.TakePrepared(context.Background(), []PreparedTake{{Key: "k", Cost: 1, Decision: &d}}); !errors.Is(err, ErrBadLimit) || d.Allowed {
-		t.Errorf("without a limit: got %v, %v", d, err)
-	}
-	lim, err := New(m, limitsInSlots[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	take := lim.Prepare()
-	take.Key = "k"
-	if err := m.TakePrepared(context.Background(), []PreparedTake{take}); !errors.Is(err, errNoDecision) {
-		t.Errorf("without a decision: got %v", err)
-	}
-	d.Allowed, take.Decision = true, &d
-	if err := m.TakePrepared(context.Background(), []PreparedTake{take, lim.Prepare()}); !errors.Is(err, errNoDecision) || d.Allowed {
-		t.Errorf("one without a decision: got %v, %v", d, err)
-	}
-	negative := lim.KeepFree(-1).Prepare()
-	d.Allowed, negative.Key, negative.Decision = true, "k", &d
-	if err := m.TakePrepared(context.Background(), []PreparedTake{negative}); !errors.Is(err, ErrBadCost) || d.Allowed {
-		t.Errorf("with a negative KeepFree: got %v, %v", d, err)
 	}
 }

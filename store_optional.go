@@ -50,18 +50,8 @@ type TransientKeyStore interface {
 	KeysAreTransient()
 }
 
-// A PreparedStore decides prepared takes all or nothing, as [TakeAll] decides requests, and
-// faster: [Limiter.Prepare] has done once what a request needs every time. After an error, all
-// decisions are zero. It is for callers that take under the same limits again and again.
-// Without it, they make requests.
-type PreparedStore interface {
-	TransientKeyStore
-	TakePrepared(ctx context.Context, takes []PreparedTake) error
-}
-
 var (
 	_ AtomicStore       = (*Memory)(nil)
-	_ PreparedStore     = (*Memory)(nil)
 	_ TransientKeyStore = (*Memory)(nil)
 	_ BatchStore        = (*DenyCache)(nil)
 	_ AtomicStore       = (*DenyCache)(nil)

@@ -51,7 +51,7 @@ func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.
 	ev := evaluations.Get().(*evaluation)
 	defer ev.release()
 	ev.engine, ev.result = e, &r
-	if err := ev.prepare(ctx, t, d, ds, 0); err != nil {
+	if err := ev.prepare(ctx, t, d, ds); err != nil {
 		return Target{}, err
 	}
 	switch {
@@ -78,8 +78,7 @@ func (ev *evaluation) target(d *limitedDescriptor) Target {
 		penalized: d.rule.Penalty != nil && d.keyOverride == nil && !shadow,
 	}
 	if d.isCounting() { // it would grant more than the rule's own limit, which has the same state
-		t.request = newTemplate(ev.engine.store, storedLimit(d.rule, false))
-		t.request.KeepFree = d.rule.KeepFree
+		t.request = newTemplate(ev.engine.store, storedLimit(d.rule, false), d.rule.KeepFree)
 	}
 	t.request.Key = strings.Clone(ev.keyOf(d))
 	return t

@@ -25,7 +25,7 @@ func (e *Engine) Check(ctx context.Context, domain, id string, settle bool, ds [
 	ev := evaluations.Get().(*evaluation)
 	defer ev.release()
 	ev.engine, ev.result, ev.under, ev.compat = e, &r, under{id, settle}, d.CompatEnvoy || e.compatEnvoy
-	if err := ev.find(ctx, t, d, ds, 0); err != nil {
+	if err := ev.find(ctx, t, d, ds); err != nil {
 		return err
 	}
 	if err := ev.checkShapes(); err != nil {

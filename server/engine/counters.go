@@ -78,7 +78,6 @@ type ruleTable struct {
 // A ruleState is what the engine keeps for a rule.
 type ruleState struct {
 	counters  *RuleCounters
-	plain     bool             // see Engine.isPlain
 	overrides *overrides.Index // of the rule's keys; nil for request limits
 	changed   *changedRules
 
@@ -86,9 +85,7 @@ type ruleState struct {
 	count   int64           // the count of the rule's limit
 	counter *countedState   // nil if the rule's hits cannot be counted
 
-	// Both are under the rule's stored limit, without a key.
-	template penstock.Request
-	prepared penstock.PreparedTake // of a plain rule
+	template penstock.Request // under the rule's stored limit, without a key
 }
 
 func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
@@ -115,24 +112,14 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 // newRuleState returns the state of a rule without its counters.
 func (e *Engine) newRuleState(s *rules.Set, r *rules.Rule) ruleState {
 	state := ruleState{
-		count:  r.Limit.Count,
-		source: e.topKeys.NewSource(r.Name),
-		plain:  e.isPlain(r),
+		count:    r.Limit.Count,
+		source:   e.topKeys.NewSource(r.Name),
+		template: newTemplate(e.store, storedLimit(r, e.isCompat(s, r)), r.KeepFree),
 	}
-	state.setLimit(e.store, storedLimit(r, e.isCompat(s, r)), r.KeepFree)
 	if canCount(&r.Limit) {
-		state.counter = &countedState{newTemplate(e.store, countingLimit(r.Limit))}
+		state.counter = &countedState{newTemplate(e.store, countingLimit(r.Limit), 0)}
 	}
 	return state
-}
-
-// setLimit makes the template, and prepares takes. The store rejects an invalid limit.
-func (s *ruleState) setLimit(store penstock.Store, l penstock.Limit, keepFree int64) {
-	s.template = penstock.Request{Limit: l, KeepFree: keepFree}
-	if lim, err := penstock.New(store, l); err == nil {
-		lim = lim.KeepFree(keepFree)
-		s.template, s.prepared = lim.Request(""), lim.Prepare()
-	}
 }
 
 // isCompat reports whether the requests of a rule are decided as Envoy's service does.
@@ -157,12 +144,12 @@ func (t *ruleTable) counters() map[string]*Counters {
 }
 
 // newTemplate returns a request with a compiled limit. The store rejects an invalid limit.
-func newTemplate(store penstock.Store, l penstock.Limit) penstock.Request {
+func newTemplate(store penstock.Store, l penstock.Limit, keepFree int64) penstock.Request {
 	lim, err := penstock.New(store, l)
 	if err != nil {
-		return penstock.Request{Limit: l}
+		return penstock.Request{Limit: l, KeepFree: keepFree}
 	}
-	return lim.Request("")
+	return lim.KeepFree(keepFree).Request("")
 }
 
 func (t *Counters) countAllowed(units int64) {

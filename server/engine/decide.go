@@ -136,14 +136,7 @@ func (e *Engine) evaluate(ctx context.Context, domain string, u under, ds []Desc
 
 // run reports whether the request is over a limit, and updates the counters.
 func (ev *evaluation) run(ctx context.Context, t *ruleTable, d *rules.Domain, ds []Descriptor) (over bool, err error) {
-	found := 0
-	if !ev.compat && !ev.engine.cacheDenials && ev.under == (under{}) {
-		if found = ev.findPlain(t, d, ds); found == len(ds) {
-			return ev.decidePlain(ctx, d, ds)
-		}
-		ev.handOver(ds)
-	}
-	if err := ev.prepare(ctx, t, d, ds, found); err != nil {
+	if err := ev.prepare(ctx, t, d, ds); err != nil {
 		return false, err
 	}
 	over, err = ev.decideAdmitted(ctx)

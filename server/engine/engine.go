@@ -110,8 +110,7 @@ const (
 type Engine struct {
 	store          penstock.Store
 	limits         *limitCache
-	preparedStore  penstock.PreparedStore // the store, if it is one
-	transientKeys  bool                   // the store is a penstock.TransientKeyStore
+	transientKeys  bool // the store is a penstock.TransientKeyStore
 	shadow         bool
 	maxDescriptors int // descriptors in a request
 	maxEntries     int // entries in a descriptor
@@ -147,13 +146,11 @@ func New(store penstock.Store, o *Options) *Engine {
 	if o == nil {
 		o = &Options{}
 	}
-	prepared, _ := store.(penstock.PreparedStore)
 	_, transient := store.(penstock.TransientKeyStore)
 	policy := newRequestPolicy(o.RequestLimits)
 	e := &Engine{
 		store:             store,
 		limits:            newLimitCache(store, policy, o.ClaimLimits),
-		preparedStore:     prepared,
 		transientKeys:     transient,
 		shadow:            o.Shadow,
 		maxDescriptors:    defaultMaxDescriptors,

@@ -19,14 +19,13 @@ import (
 // An evaluation is one call of Decide. It runs in three steps: prepare finds the limits
 // and keys of the descriptors (own_limit.go has those with their own limit), decide takes
 // them in one of two modes (all_or_nothing.go, envoy_compat.go), and count updates the
-// rules' counters (evaluation_count.go). Usual requests need less (plain.go). Evaluations
-// are pooled, since most of their memory has the same size every time.
+// rules' counters (evaluation_count.go). Evaluations are pooled, since most of their memory has
+// the same size every time.
 type evaluation struct {
-	engine *Engine
-	result *Result
-	under  under
-	compat bool // descriptors are decided as Envoy's service does
-	plainTakes
+	engine  *Engine
+	result  *Result
+	under   under
+	compat  bool // descriptors are decided as Envoy's service does
 	limited []limitedDescriptor
 	plain   bool   // all of them take from enforced rules, and nothing changes their limits
 	keys    []byte // of all limited descriptors, one after the other
@@ -94,27 +93,26 @@ func (ev *evaluation) release() {
 	clear(ev.templates)
 	ev.ownAdmissions, ev.templates = ev.ownAdmissions[:0], ev.templates[:0]
 	ev.engine, ev.result, ev.text = nil, nil, ""
-	ev.under, ev.hasSettle, ev.takes, ev.prepared = under{}, false, ev.takes[:0], ev.prepared[:0]
+	ev.under, ev.hasSettle = under{}, false
 	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
 	if cap(ev.keys) > maxKeptKeyBytes {
-		ev.keys, ev.plainTakes = nil, plainTakes{}
+		ev.keys = nil
 	}
 	evaluations.Put(ev)
 }
 
-// prepare finds the limit and the key of every descriptor. The rules of the first have been
-// found already.
-func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor, found int) error {
-	if err := ev.find(ctx, t, domain, ds, found); err != nil {
+// prepare finds the limit and the key of every descriptor.
+func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
+	if err := ev.find(ctx, t, domain, ds); err != nil {
 		return err
 	}
 	return ev.admitOwnLimits(ds)
 }
 
 // find is prepare without making room for what the descriptors leave behind.
-func (ev *evaluation) find(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor, found int) error {
+func (ev *evaluation) find(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
 	ev.plain = true
-	for i := found; i < len(ds); i++ {
+	for i := range ds {
 		if err := ev.match(ctx, t, domain, i, &ds[i]); err != nil {
 			return err
 		}

@@ -63,20 +63,6 @@ func (s *lossyStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []pe
 	return err
 }
 
-func (s *lossyStore) TakePrepared(ctx context.Context, takes []penstock.PreparedTake) (err error) {
-	asks := make([]ask, len(takes))
-	for i := range takes {
-		asks[i] = ask{key: takes[i].Key, cost: takes[i].Cost}
-	}
-	if fails := s.fail(asks, func() { err = s.Memory.TakePrepared(ctx, takes) }); fails != nil {
-		for i := range takes {
-			*takes[i].Decision = penstock.Decision{}
-		}
-		return fails
-	}
-	return err
-}
-
 // fail carries out a call, or not, and returns the error if it fails.
 func (s *lossyStore) fail(asks []ask, call func()) error {
 	outcome := 40

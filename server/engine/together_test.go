@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// An evaluation keeps the store's requests for the next one. They are of one table of rules.
+// Evaluations are pooled. None decides by rules of the one before.
 func TestDecideKeepsNoLimitsAcrossAReload(t *testing.T) {
 	file := func(a, b string) string {
 		return "domain: d\ndescriptors:\n  - {key: a, limit: " + a + "}\n  - {key: b, limit: " + b + "}\n"
@@ -26,8 +26,7 @@ func TestDecideKeepsNoLimitsAcrossAReload(t *testing.T) {
 	}
 }
 
-// Whether a request leaves the way of plain takes at its first descriptor or at its last, all
-// are decided together.
+// Takes, peeks, shadow rules and unlimited ones of a request are decided together, in any order.
 func TestDecidePlainAndOtherDescriptorsTogether(t *testing.T) {
 	const file = `
 domain: d

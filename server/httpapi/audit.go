@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // reasonHeader is the header with the reason for a refund or reset.
@@ -20,13 +21,13 @@ func (s *Server) entry(r *http.Request) audit.Entry {
 
 // decide decides the requests of a call, with a record in the audit log of those that
 // refund or reset.
-func (s *Server) decide(c *call, r *http.Request, refunds bool, mayRefund func() bool) (takeResponse, error) {
+func (s *Server) decide(c *call, r *http.Request, refunds bool, mayRefund func() bool) (takecall.Reply, error) {
 	if !refunds {
 		return c.decide(r.Context(), s.engine, mayRefund)
 	}
 	ps, err := s.audit.BeginAll(s.refundEntries(c, r))
 	if err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	response, err := c.decide(r.Context(), s.engine, mayRefund)
 	if err != nil {
@@ -41,41 +42,18 @@ func (s *Server) decide(c *call, r *http.Request, refunds bool, mayRefund func()
 func (s *Server) refundEntries(c *call, r *http.Request) (entries []audit.Entry) {
 	e := s.entry(r)
 	for i := range c.requests {
-		switch t := &c.requests[i]; {
-		case t.fields.has(ruleFields):
-			entries = append(entries, e.OfDescriptors(t.domain, t.descriptors)...)
-		case t.refunds():
-			entries = append(entries, e.OfRequest(t.limit, t.key, t.cost))
-		}
+		entries = append(entries, c.requests[i].AuditEntries(e)...)
 	}
 	return entries
 }
 
 // recordRefunds records how the actions of refundEntries ended.
-func (c *call) recordRefunds(ps []*audit.Pending, response *takeResponse) {
+func (c *call) recordRefunds(ps []*audit.Pending, response *takecall.Reply) {
+	if c.mode == single {
+		c.requests[0].RecordRefunds(ps, response)
+		return
+	}
 	for i := range c.requests {
-		t, part := &c.requests[i], response
-		if c.mode != single {
-			part = &response.parts[i]
-		}
-		switch {
-		case t.fields.has(ruleFields):
-			ps = t.recordDescriptors(ps, part.parts)
-		case t.refunds():
-			ps[0].Return(nil, &part.decision)
-			ps = ps[1:]
-		}
+		ps = c.requests[i].RecordRefunds(ps, &response.Parts[i])
 	}
-}
-
-// recordDescriptors records how the descriptors of a request ended, and returns the actions
-// that are left.
-func (t *takeRequest) recordDescriptors(ps []*audit.Pending, parts []takeResponse) []*audit.Pending {
-	for i := range t.descriptors {
-		if t.descriptors[i].Cost < 0 {
-			ps[0].Return(parts[i].rule, &parts[i].decision)
-			ps = ps[1:]
-		}
-	}
-	return ps
 }

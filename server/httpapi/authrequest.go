@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // handleAuthRequest answers /v1/auth, the authorization subrequest of nginx, Caddy
@@ -34,10 +35,10 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 		s.writeAuthProblem(w, r, err)
 		return
 	}
-	s.logDenial(&a.takeRequest, &response)
-	c.collectApplied(&response, response.decision.Allowed)
+	s.logDenial(&a.Call, &response)
+	c.collectApplied(&response, response.Decision.Allowed)
 	s.headers.SetHeaders(w.Header(), c.applied)
-	if !response.decision.Allowed {
+	if !response.Decision.Allowed {
 		p := c.denial(&response)
 		p.Status = a.denyStatus
 		httplimit.WriteProblem(w, p)
@@ -48,13 +49,13 @@ var noStore = []string{"no-store"}
 
 // decideAndHold decides a request. One that is allowed with a delay is held for
 // that long, and refunded if the client disconnects before.
-func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeResponse, error) {
+func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
 	ctx := r.Context()
 	start := s.startTimer()
 	response, err := s.decideAuthRequest(r, c, a)
 	s.stopTimer(start)
-	delay := response.decision.Delay
-	if err != nil || !response.decision.Allowed || delay == 0 {
+	delay := response.Decision.Delay
+	if err != nil || !response.Decision.Allowed || delay == 0 {
 		return response, err
 	}
 	if delay > s.maxHold {
@@ -69,71 +70,71 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeRe
 	case <-timer.C:
 		return response, nil
 	case <-ctx.Done(): // no decision: the request was neither admitted nor denied
-		return takeResponse{}, cmp.Or(s.refund(ctx, a, response), ctx.Err())
+		return takecall.Reply{}, cmp.Or(s.refund(ctx, a, response), ctx.Err())
 	}
 }
 
-func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takeResponse, error) {
-	if a.fields.has(ruleFields) {
+func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
+	if a.ByRules() {
 		return c.decideByRules(r.Context(), s.engine, &a.takeRequest)
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
 	sr, err := a.storeRequest(s.engine, mayRefund)
 	if err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	if sr.Limit.HasPermits() {
-		return takeResponse{}, &fieldError{path: []string{"limit"}, problem: engine.ErrNoRelease.Error()}
+		return takecall.Reply{}, &fieldError{path: []string{"limit"}, problem: engine.ErrNoRelease.Error()}
 	}
 	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)
 	if sr.Limit.Algorithm == penstock.LeakyBucket && sr.MaxDelay == 0 {
 		sr.MaxDelay = s.maxHold
 	}
 	d, err := s.engine.Take(r.Context(), sr, mayRefund)
-	return storeResponse(&sr, d), err
+	return takecall.UnderLimit(&sr, d), err
 }
 
 // denyLongDelay refunds a request whose delay exceeds MaxHold, and returns its
 // denial.
-func (s *Server) denyLongDelay(ctx context.Context, a *authRequest, granted takeResponse) (takeResponse, error) {
+func (s *Server) denyLongDelay(ctx context.Context, a *authRequest, granted takecall.Reply) (takecall.Reply, error) {
 	if err := s.refund(ctx, a, granted); err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
-	return denied(granted, granted.decision.Delay-s.maxHold), nil
+	return denied(granted, granted.Decision.Delay-s.maxHold), nil
 }
 
 // denied returns the denial of a response that was granted with a delay.
-func denied(r takeResponse, retryAfter time.Duration) takeResponse {
-	for i := range r.parts {
-		r.parts[i] = denied(r.parts[i], retryAfter)
+func denied(r takecall.Reply, retryAfter time.Duration) takecall.Reply {
+	for i := range r.Parts {
+		r.Parts[i] = denied(r.Parts[i], retryAfter)
 	}
-	if r.decision.Delay > 0 {
-		r.decision.Allowed, r.decision.RetryAfter = false, retryAfter
+	if r.Decision.Delay > 0 {
+		r.Decision.Allowed, r.Decision.RetryAfter = false, retryAfter
 	}
-	r.decision.Granted, r.decision.Delay = 0, 0
+	r.Decision.Granted, r.Decision.Delay = 0, 0
 	return r
 }
 
 // refund returns what a request was granted, even if its client has disconnected.
-func (s *Server) refund(ctx context.Context, a *authRequest, granted takeResponse) error {
+func (s *Server) refund(ctx context.Context, a *authRequest, granted takecall.Reply) error {
 	ctx = context.WithoutCancel(ctx)
-	if !a.fields.has(ruleFields) {
+	if !a.ByRules() {
 		mayRefund := func() bool { return true } // what it was granted itself
 		r, err := a.storeRequest(s.engine, mayRefund)
 		if err != nil {
 			return err
 		}
-		r.Cost, r.MaxDelay = -granted.decision.Granted, 0
+		r.Cost, r.MaxDelay = -granted.Decision.Granted, 0
 		_, err = s.engine.Take(ctx, r, mayRefund)
 		return err
 	}
-	refunds := make([]engine.Descriptor, len(a.descriptors))
-	for i, d := range a.descriptors {
-		d.Cost = -granted.parts[i].decision.Granted
+	refunds := make([]engine.Descriptor, len(a.Descriptors))
+	for i, d := range a.Descriptors {
+		d.Cost = -granted.Parts[i].Decision.Granted
 		refunds[i] = d
 	}
 	var result engine.Result
-	return s.engine.Decide(ctx, a.domain, refunds, &result)
+	return s.engine.Decide(ctx, a.Domain, refunds, &result)
 }
 
 // writeAuthProblem writes the problem of an error, which names a parameter of the

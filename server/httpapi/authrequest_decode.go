@@ -34,7 +34,7 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authReque
 	if err != nil {
 		return nil, &fieldError{problem: err.Error()}
 	}
-	a := &authRequest{takeRequest: takeRequest{cost: 1}, denyStatus: http.StatusTooManyRequests}
+	a := &authRequest{takeRequest: newTakeRequest(1), denyStatus: http.StatusTooManyRequests}
 	values := headerValues{r.Header, addresses}
 	var entries []rules.Entry
 	var badHeader *fieldError
@@ -110,7 +110,7 @@ func (a *authRequest) decodeKey(value string, v headerValues) error {
 	if err != nil {
 		return err
 	}
-	if a.key = shorten(key); a.key == "" {
+	if a.Request.Key = shorten(key); a.Request.Key == "" {
 		return errEmptyKey()
 	}
 	return nil
@@ -118,18 +118,18 @@ func (a *authRequest) decodeKey(value string, v headerValues) error {
 
 func (a *authRequest) decodeLimit(value string, _ headerValues) error {
 	a.fields |= fieldLimit
-	a.limit = value
+	a.Limit = value
 	return nil
 }
 
 func (a *authRequest) decodeDomain(value string, _ headerValues) error {
 	a.fields |= fieldDomain
-	a.domain = value
+	a.Domain = value
 	return nil
 }
 
 func (a *authRequest) decodeCost(value string, _ headerValues) (err error) {
-	if a.cost, err = strconv.ParseInt(value, 10, 64); err != nil || a.cost < 0 {
+	if a.Request.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || a.Request.Cost < 0 {
 		return &fieldError{problem: fmt.Sprintf("%.40q: want a whole number, 0 or more", value), kind: ProblemBadCost}
 	}
 	return nil
@@ -145,7 +145,7 @@ func (a *authRequest) decodeDeny(value string, _ headerValues) (err error) {
 func (a *authRequest) decodeMaxDelay(value string, _ headerValues) (err error) {
 	a.fields |= fieldMaxDelay
 	r := &jsonReader{text: value}
-	if a.maxDelay, err = r.seconds(); err != nil {
+	if a.Request.MaxDelay, err = r.seconds(); err != nil {
 		return err
 	}
 	return r.end()
@@ -165,7 +165,7 @@ func (a *authRequest) addEntries(entries []rules.Entry) error {
 		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(entries), maxEntries)}
 	}
 	a.fields |= fieldDescriptors
-	a.descriptors = []engine.Descriptor{{Entries: entries, Cost: a.cost, Permits: engine.NoPermits}}
+	a.Descriptors = []engine.Descriptor{{Entries: entries, Cost: a.Request.Cost, Permits: engine.NoPermits}}
 	a.hasCost = []bool{true}
 	return nil
 }

@@ -31,7 +31,7 @@ func FuzzAuthRequestDecode(f *testing.F) {
 			}
 			return
 		}
-		if a.cost < 0 || a.denyStatus < 400 || a.denyStatus > 599 || len(a.key) > maxKey || a.fields.has(ruleFields) == a.fields.has(limitFields) {
+		if a.Request.Cost < 0 || a.denyStatus < 400 || a.denyStatus > 599 || len(a.Request.Key) > maxKey || a.fields.has(ruleFields) == a.fields.has(limitFields) {
 			t.Fatalf("?%s: got %+v, which is invalid", query, a)
 		}
 		r.Header = http.Header{"X-Forwarded-For": {"203.0.113.9"}}
@@ -39,7 +39,7 @@ func FuzzAuthRequestDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("?%s: with another header: %v", query, err)
 		}
-		if a.limit != other.limit || a.cost != other.cost || a.denyStatus != other.denyStatus || a.domain != other.domain || a.maxDelay != other.maxDelay {
+		if a.Limit != other.Limit || a.Request.Cost != other.Request.Cost || a.denyStatus != other.denyStatus || a.Domain != other.Domain || a.Request.MaxDelay != other.Request.MaxDelay {
 			t.Fatalf("?%s: got %+v with the header %q, and %+v with another", query, a, header, other)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // writeProblem writes the problem of a request, and logs it if the request is at fault.
@@ -33,30 +34,30 @@ var reasons = map[string]requestlog.Reason{
 }
 
 // logDenials logs the denied requests of a call.
-func (s *Server) logDenials(c *call, r *takeResponse) {
+func (s *Server) logDenials(c *call, r *takecall.Reply) {
 	switch {
 	case c.mode == single:
-		s.logDenial(&c.requests[0], r)
-	case c.mode == all && r.decision.Allowed: // parts may deny in shadow mode
+		s.logDenial(&c.requests[0].Call, r)
+	case c.mode == all && r.Decision.Allowed: // parts may deny in shadow mode
 	default:
 		for i := range c.requests {
-			s.logDenial(&c.requests[i], &r.parts[i])
+			s.logDenial(&c.requests[i].Call, &r.Parts[i])
 		}
 	}
 }
 
 // logDenial logs a request if it is denied: by the limit that it carries, or by those of its
 // descriptors that denied it.
-func (s *Server) logDenial(t *takeRequest, r *takeResponse) {
+func (s *Server) logDenial(t *takecall.Call, r *takecall.Reply) {
 	switch {
-	case r.decision.Allowed:
-	case t.fields.has(ruleFields):
-		for i := range r.parts {
-			if p := &r.parts[i]; !p.decision.Allowed {
-				s.requests.DeniedByRule(p.rule, t.descriptors[i].Entries, p.decision.RetryAfter)
+	case r.Decision.Allowed:
+	case t.ByRules():
+		for i := range r.Parts {
+			if p := &r.Parts[i]; !p.Decision.Allowed {
+				s.requests.DeniedByRule(p.Rule, t.Descriptors[i].Entries, p.Decision.RetryAfter)
 			}
 		}
 	default:
-		s.requests.Denied(r.limit, t.key, &r.decision)
+		s.requests.Denied(r.Limit, t.Request.Key, &r.Decision)
 	}
 }

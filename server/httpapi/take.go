@@ -39,7 +39,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
 	for i := range c.requests {
-		s.engine.MarkReleases(c.requests[i].domain, c.requests[i].descriptors)
+		s.engine.MarkReleases(c.requests[i].Domain, c.requests[i].Descriptors)
 	}
 	refunds := c.refunds()
 	if (refunds || s.usesReservedName(c.requests)) && !mayRefund() {
@@ -64,7 +64,7 @@ func (c *call) prepareSettle(settle bool) error {
 		if !settle {
 			return nil
 		}
-		c.requests[i].settle = true
+		c.requests[i].Request.Settle = true
 		if err := c.requests[i].checkSettle(); err != nil && c.mode == single {
 			return err
 		} else if err != nil {
@@ -138,7 +138,7 @@ func (s *Server) mayRefund(r *http.Request) bool { return s.engine.MayRefund(aut
 // refunds reports whether a request of the call does.
 func (c *call) refunds() bool {
 	for i := range c.requests {
-		if c.requests[i].refunds() {
+		if c.requests[i].Refunds() {
 			return true
 		}
 	}
@@ -150,10 +150,10 @@ func (c *call) refunds() bool {
 func (s *Server) usesReservedName(requests []takeRequest) bool {
 	for i := range requests {
 		r := &requests[i]
-		if !strings.Contains(r.limit, "name=") {
+		if !strings.Contains(r.Limit, "name=") {
 			continue
 		}
-		if l, err := s.engine.ParseLimit(r.limit); err == nil && engine.HasReservedName(l) {
+		if l, err := s.engine.ParseLimit(r.Limit); err == nil && engine.HasReservedName(l) {
 			return true
 		}
 	}

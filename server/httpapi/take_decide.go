@@ -6,26 +6,12 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
-
-// A takeResponse is the response to a request, to one of its descriptors, or to a
-// list of requests.
-type takeResponse struct {
-	decision penstock.Decision
-	limited  bool           // false if no limit applied; then only Allowed has a meaning
-	limit    penstock.Limit // zero if there are parts
-	cost     int64          // what was requested; zero if there are parts
-	rule     *rules.Rule    // nil if the request carried its limit
-	parts    []takeResponse // of descriptors, or of the requests of a list
-}
-
-// shadow reports whether the rule is in shadow mode, which never denies.
-func (r *takeResponse) shadow() bool { return r.rule != nil && r.rule.Shadow }
 
 // decide decides the requests of the call. It calls mayRefund if the right of the
 // caller matters for a limit that it brings.
-func (c *call) decide(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takeResponse, error) {
+func (c *call) decide(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
 	switch c.mode {
 	case each:
 		return c.decideEach(ctx, e, mayRefund)
@@ -38,63 +24,46 @@ func (c *call) decide(ctx context.Context, e *engine.Engine, mayRefund func() bo
 	}
 	r, err := t.storeRequest(e, mayRefund)
 	if err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	d, err := e.Take(ctx, r, mayRefund)
-	return storeResponse(&r, d), err
+	return takecall.UnderLimit(&r, d), err
 }
 
-// storeResponse returns the response to a request with a limit.
-func storeResponse(r *penstock.Request, d penstock.Decision) takeResponse {
-	return takeResponse{decision: d, limited: true, limit: r.Limit, cost: r.Cost}
-}
-
-func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeRequest) (takeResponse, error) {
-	if err := t.decideByRules(ctx, e, t.descriptors, &c.result); err != nil {
-		return takeResponse{}, err
+func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeRequest) (takecall.Reply, error) {
+	if err := t.Decide(ctx, e, t.Descriptors, &c.result); err != nil {
+		return takecall.Reply{}, err
 	}
-	return combine(!c.result.OverLimit, responsesOf(c.result.Statuses, t.descriptors)), nil
-}
-
-// decideByRules decides or settles descriptors in the domain of the request, under its ID
-// if it has one.
-func (t *takeRequest) decideByRules(ctx context.Context, e *engine.Engine, ds []engine.Descriptor, r *engine.Result) error {
-	switch {
-	case t.settle:
-		return e.Settle(ctx, t.domain, t.id, ds, r)
-	case t.id != "":
-		return e.DecideWithID(ctx, t.domain, t.id, ds, r)
-	}
-	return e.Decide(ctx, t.domain, ds, r)
+	return takecall.Combine(!c.result.OverLimit, takecall.UnderRules(&c.result, t.Descriptors)), nil
 }
 
 // decideEach decides every request by itself: those with a limit in one call of
 // the store, those by rules one after another.
-func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takeResponse, error) {
+func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
 	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	if err := c.checkByRules(ctx, e); err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	if err := e.TakeEach(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
-		return takeResponse{}, c.locateRefusal(err)
+		return takecall.Reply{}, c.locateRefusal(err)
 	}
-	parts := make([]takeResponse, len(c.requests))
+	parts := make([]takecall.Reply, len(c.requests))
 	taken := 0
 	for i := range c.requests {
 		if t := &c.requests[i]; t.fields.has(ruleFields) {
 			part, err := c.decideByRules(ctx, e, t)
 			if err != nil {
-				return takeResponse{}, inRequest(i, err)
+				return takecall.Reply{}, inRequest(i, err)
 			}
 			parts[i] = part
 		} else {
-			parts[i] = storeResponse(&c.storeRequests[taken], c.decisions[taken])
+			parts[i] = takecall.UnderLimit(&c.storeRequests[taken], c.decisions[taken])
 			taken++
 		}
 	}
-	return combine(allAllowed(parts), parts), nil
+	return takecall.Combine(takecall.AllAllowed(parts), parts), nil
 }
 
 // prepareStoreRequests collects the requests with a limit, and validates them
@@ -125,7 +94,7 @@ func (c *call) checkByRules(ctx context.Context, e *engine.Engine) error {
 		if !t.fields.has(ruleFields) {
 			continue
 		}
-		if err := e.Check(ctx, t.domain, t.id, t.settle, t.descriptors); err != nil {
+		if err := e.Check(ctx, t.Domain, t.Request.ID, t.Request.Settle, t.Descriptors); err != nil {
 			return inRequest(i, err)
 		}
 	}
@@ -133,24 +102,24 @@ func (c *call) checkByRules(ctx context.Context, e *engine.Engine) error {
 }
 
 // decideAll grants all requests or charges none.
-func (c *call) decideAll(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takeResponse, error) {
+func (c *call) decideAll(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
 	if err := c.checkUniform(); err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	if c.requests[0].fields.has(ruleFields) {
 		return c.decideAllByRules(ctx, e)
 	}
 	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
-		return takeResponse{}, err
+		return takecall.Reply{}, err
 	}
 	if err := e.TakeAll(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
-		return takeResponse{}, c.locateInvalid(c.locateRefusal(err))
+		return takecall.Reply{}, c.locateInvalid(c.locateRefusal(err))
 	}
-	parts := make([]takeResponse, len(c.storeRequests))
+	parts := make([]takecall.Reply, len(c.storeRequests))
 	for i, d := range c.decisions {
-		parts[i] = storeResponse(&c.storeRequests[i], d)
+		parts[i] = takecall.UnderLimit(&c.storeRequests[i], d)
 	}
-	return combine(allAllowed(parts), parts), nil
+	return takecall.Combine(takecall.AllAllowed(parts), parts), nil
 }
 
 // checkUniform returns an error unless all requests carry a limit, or all go by
@@ -163,11 +132,11 @@ func (c *call) checkUniform() error {
 			return inRequest(i, &fieldError{
 				problem: "mode \"all\" cannot mix requests with a limit and requests by rules",
 			})
-		case t.domain != first.domain:
+		case t.Domain != first.Domain:
 			return inRequest(i, &fieldError{
 				path: []string{"domain"}, problem: "mode \"all\" wants the same domain in all requests",
 			})
-		case t.id != first.id && t.fields.has(ruleFields):
+		case t.Request.ID != first.Request.ID && t.fields.has(ruleFields):
 			return inRequest(i, &fieldError{
 				path: []string{"id"}, problem: "mode \"all\" wants the same id in all requests", kind: ProblemBadCost,
 			})
@@ -217,57 +186,20 @@ func aboutList(err error) error {
 }
 
 // decideAllByRules decides the descriptors of all requests in one call.
-func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takeResponse, error) {
+func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takecall.Reply, error) {
 	var descriptors []engine.Descriptor
 	for i := range c.requests {
-		descriptors = append(descriptors, c.requests[i].descriptors...)
+		descriptors = append(descriptors, c.requests[i].Descriptors...)
 	}
-	if err := c.requests[0].decideByRules(ctx, e, descriptors, &c.result); err != nil {
-		return takeResponse{}, aboutList(err)
+	if err := c.requests[0].Decide(ctx, e, descriptors, &c.result); err != nil {
+		return takecall.Reply{}, aboutList(err)
 	}
-	rest := responsesOf(c.result.Statuses, descriptors)
-	parts := make([]takeResponse, len(c.requests))
+	rest := takecall.UnderRules(&c.result, descriptors)
+	parts := make([]takecall.Reply, len(c.requests))
 	for i := range c.requests {
-		n := len(c.requests[i].descriptors)
-		parts[i] = combine(allAllowed(rest[:n]), rest[:n:n])
+		n := len(c.requests[i].Descriptors)
+		parts[i] = takecall.Combine(takecall.AllAllowed(rest[:n]), rest[:n:n])
 		rest = rest[n:]
 	}
-	return combine(!c.result.OverLimit, parts), nil
-}
-
-func allAllowed(parts []takeResponse) bool {
-	for i := range parts {
-		if !parts[i].decision.Allowed {
-			return false
-		}
-	}
-	return true
-}
-
-// responsesOf returns the responses of descriptors. A rule in shadow mode allows
-// whatever its limit decided.
-func responsesOf(statuses []engine.Status, descriptors []engine.Descriptor) []takeResponse {
-	parts := make([]takeResponse, len(statuses))
-	for i, s := range statuses {
-		s.Decision.Allowed = !s.OverLimit
-		parts[i] = takeResponse{decision: s.Decision, rule: s.Rule, cost: descriptors[i].Cost}
-		if s.Limited() {
-			parts[i].limited, parts[i].limit = true, s.Rule.Limit
-		}
-	}
-	return parts
-}
-
-// combine returns one response for several: its decision is the tightest of those
-// that agree with the outcome.
-func combine(allowed bool, parts []takeResponse) takeResponse {
-	ds := make([]penstock.Decision, 0, len(parts))
-	for i := range parts {
-		if p := &parts[i]; p.limited && !p.shadow() && p.decision.Allowed == allowed {
-			ds = append(ds, p.decision)
-		}
-	}
-	r := takeResponse{decision: penstock.Tightest(ds), limited: len(ds) > 0, parts: parts}
-	r.decision.Allowed = allowed
-	return r
+	return takecall.Combine(!c.result.OverLimit, parts), nil
 }

@@ -55,7 +55,7 @@ func (c *call) decodeBody(maxDescriptors int) error {
 	}
 	r := &c.reader
 	*r = jsonReader{text: string(c.body)}
-	top := takeRequest{cost: 1, maxDescriptors: maxDescriptors}
+	top := newTakeRequest(maxDescriptors)
 	err := r.object(func(name string) error {
 		if err := top.fields.add(name, requestFields|listFields); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (c *call) decodeListed(r *jsonReader, i, maxDescriptors int) error {
 	if i == maxRequests {
 		return &fieldError{problem: fmt.Sprintf("want at most %d requests", maxRequests)}
 	}
-	request := takeRequest{cost: 1, maxDescriptors: maxDescriptors}
+	request := newTakeRequest(maxDescriptors)
 	err := r.object(func(name string) error {
 		if err := request.fields.add(name, requestFields); err != nil {
 			return err

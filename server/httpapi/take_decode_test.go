@@ -100,13 +100,13 @@ func compareRequest(t *testing.T, body []byte, got *takeRequest, want *plainRequ
 		key = string(want.KeyBase64)
 	}
 	seconds := time.Duration(want.MaxDelay * 1e9)
-	if got.key != key || got.limit != want.Limit || got.id != want.ID || got.atMost != want.AtMost || got.overdraw != want.Overdraw || got.newID != want.NewID || got.keepFree != want.KeepFree || got.domain != want.Domain ||
-		(got.maxDelay-seconds).Abs() > max(seconds.Abs()/1e9, 1) || len(got.descriptors) != len(want.Descriptors) {
+	if got.Request.Key != key || got.Limit != want.Limit || got.Request.ID != want.ID || got.Request.AtMost != want.AtMost || got.Request.Overdraw != want.Overdraw || got.Request.NewID != want.NewID || got.Request.KeepFree != want.KeepFree || got.Domain != want.Domain ||
+		(got.Request.MaxDelay-seconds).Abs() > max(seconds.Abs()/1e9, 1) || len(got.Descriptors) != len(want.Descriptors) {
 		t.Fatalf("%q: got %+v, encoding/json decodes %+v", body, got, want)
 	}
-	compareCost(t, body, got.cost, want.Cost, 1)
-	for i, d := range got.descriptors {
-		compareCost(t, body, d.Cost, want.Descriptors[i].Cost, got.cost)
+	compareCost(t, body, got.Request.Cost, want.Cost, 1)
+	for i, d := range got.Descriptors {
+		compareCost(t, body, d.Cost, want.Descriptors[i].Cost, got.Request.Cost)
 		for n, e := range d.Entries {
 			if plain := want.Descriptors[i].Entries[n]; e.Key != plain.Key || e.Value != plain.Value {
 				t.Fatalf("%q: got the entry %q, encoding/json decodes %q", body, e, plain)

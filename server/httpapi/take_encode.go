@@ -8,20 +8,21 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // encode writes a response: headers, status and body.
-func (c *call) encode(w http.ResponseWriter, r *takeResponse, headers httplimit.Form) {
+func (c *call) encode(w http.ResponseWriter, r *takecall.Reply, headers httplimit.Form) {
 	status := http.StatusOK
 	if c.mode != each { // some may be allowed and others denied: no status or header fits all
-		c.collectApplied(r, r.decision.Allowed)
+		c.collectApplied(r, r.Decision.Allowed)
 		headers.SetHeaders(w.Header(), c.applied)
-		if !r.decision.Allowed {
+		if !r.Decision.Allowed {
 			status = http.StatusTooManyRequests
 		}
 	}
-	c.out = r.appendJSON(c.out)
-	if status == http.StatusTooManyRequests && (!r.limited || r.decision.RetryAfter == penstock.Never) {
+	c.out = appendReply(c.out, r)
+	if status == http.StatusTooManyRequests && (!r.Limited || r.Decision.RetryAfter == penstock.Never) {
 		c.appendDetail(r)
 	}
 	c.out = append(c.out, '\n')
@@ -31,16 +32,16 @@ func (c *call) encode(w http.ResponseWriter, r *takeResponse, headers httplimit.
 }
 
 // appendDetail adds to the response why the request can never pass.
-func (c *call) appendDetail(r *takeResponse) {
+func (c *call) appendDetail(r *takecall.Reply) {
 	c.out = append(c.out[:len(c.out)-1], `,"detail":`...)
 	c.out = append(appendString(c.out, c.denial(r).Detail), '}')
 }
 
 // denial returns the problem of a denied request. One that no limit applied to is denied
 // because no rule matches it.
-func (c *call) denial(r *takeResponse) httplimit.Problem {
+func (c *call) denial(r *takecall.Reply) httplimit.Problem {
 	p := httplimit.QuotaExceeded(c.applied)
-	if !r.limited {
+	if !r.Limited {
 		p.Detail = "no rule matches the request"
 	}
 	return p
@@ -51,47 +52,45 @@ var jsonType = []string{"application/json"}
 // collectApplied appends the limits that headers report to c.applied: all that
 // applied if the request is denied, those that allowed it otherwise, and none in
 // shadow mode.
-func (c *call) collectApplied(r *takeResponse, allowed bool) {
-	for i := range r.parts {
-		c.collectApplied(&r.parts[i], allowed)
+func (c *call) collectApplied(r *takecall.Reply, allowed bool) {
+	for i := range r.Parts {
+		c.collectApplied(&r.Parts[i], allowed)
 	}
-	if len(r.parts) > 0 || !r.limited || r.shadow() || allowed && !r.decision.Allowed {
+	if len(r.Parts) > 0 || !r.Limited || r.Mode() == "shadow" || allowed && !r.Decision.Allowed {
 		return
 	}
-	a := httplimit.Answer{Limit: r.limit, Decision: r.decision, Cost: r.cost}
-	if r.rule != nil {
-		a.Policy = r.rule.Name
+	a := httplimit.Answer{Limit: r.Limit, Decision: r.Decision, Cost: r.Cost}
+	if r.Rule != nil {
+		a.Policy = r.Rule.Name
 	}
 	c.applied = append(c.applied, a)
 }
 
-// appendJSON appends the response as JSON.
-func (r *takeResponse) appendJSON(b []byte) []byte {
+// appendReply appends a reply as JSON.
+func appendReply(b []byte, r *takecall.Reply) []byte {
 	b = append(b, '{')
-	if r.limited {
-		b = httpserver.AppendDecision(b, &r.decision)
+	if r.Limited {
+		b = httpserver.AppendDecision(b, &r.Decision)
 	} else {
 		b = append(b, `"allowed":`...)
-		b = strconv.AppendBool(b, r.decision.Allowed)
+		b = strconv.AppendBool(b, r.Decision.Allowed)
 	}
-	if r.rule != nil {
+	if r.Rule != nil && len(r.Parts) == 0 {
 		b = append(b, `,"rule":`...)
-		b = appendString(b, r.rule.Name)
-		switch {
-		case r.rule.Shadow:
-			b = append(b, `,"mode":"shadow"`...)
-		case r.rule.Quota:
-			b = append(b, `,"mode":"quota"`...)
+		b = appendString(b, r.Rule.Name)
+		if mode := r.Mode(); mode != "" {
+			b = append(b, `,"mode":`...)
+			b = appendString(b, mode)
 		}
 	}
-	for i := range r.parts {
+	for i := range r.Parts {
 		if i == 0 {
 			b = append(b, `,"decisions":[`...)
 		} else {
 			b = append(b, ',')
 		}
-		b = r.parts[i].appendJSON(b)
-		if i == len(r.parts)-1 {
+		b = appendReply(b, &r.Parts[i])
+		if i == len(r.Parts)-1 {
 			b = append(b, ']')
 		}
 	}

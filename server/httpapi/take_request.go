@@ -7,10 +7,10 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -21,25 +21,15 @@ const maxEntries = 16
 // A takeRequest is one request of /v1/take or /v1/auth: for a key under the limit
 // that it carries, or for descriptors by the rules of a domain.
 type takeRequest struct {
-	fields fieldSet
-	cost   int64
-	reset  bool // the cost is penstock.Reset
-
-	key      string
-	limit    string
-	id       string
-	atMost   bool
-	overdraw bool
-	maxDelay time.Duration
-	keepFree int64
-	hold     time.Duration
-	settle   bool // the path is /v1/settle
-	newID    bool
-
-	domain         string
+	takecall.Call
+	fields         fieldSet
+	reset          bool // the cost is penstock.Reset
 	maxDescriptors int
-	descriptors    []engine.Descriptor
 	hasCost        []bool // which descriptors set a cost
+}
+
+func newTakeRequest(maxDescriptors int) takeRequest {
+	return takeRequest{Call: takecall.Call{Request: penstock.Request{Cost: 1}}, maxDescriptors: maxDescriptors}
 }
 
 // A fieldSet is the set of fields that a JSON object has.
@@ -111,36 +101,37 @@ func (s *fieldSet) add(name string, known fieldSet) error {
 }
 
 // decodeField reads the value of a field.
-func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
+func (t *takeRequest) decodeField(j *jsonReader, name string) (err error) {
+	r := &t.Request
 	switch name {
 	case "key":
-		t.key, err = r.key()
+		r.Key, err = j.key()
 	case "key_base64":
-		t.key, err = r.keyBase64()
+		r.Key, err = j.keyBase64()
 	case "limit":
-		t.limit, err = r.string()
+		t.Limit, err = j.string()
 	case "cost":
-		t.cost, err = r.integer()
+		r.Cost, err = j.integer()
 	case "reset":
-		t.reset, err = r.boolean()
+		t.reset, err = j.boolean()
 	case "at_most":
-		t.atMost, err = r.boolean()
+		r.AtMost, err = j.boolean()
 	case "overdraw":
-		t.overdraw, err = r.boolean()
+		r.Overdraw, err = j.boolean()
 	case "max_delay":
-		t.maxDelay, err = r.seconds()
+		r.MaxDelay, err = j.seconds()
 	case "new_id":
-		t.newID, err = r.boolean()
+		r.NewID, err = j.boolean()
 	case "keep_free":
-		t.keepFree, err = r.integer()
+		r.KeepFree, err = j.integer()
 	case "id":
-		t.id, err = r.shortString()
+		r.ID, err = j.shortString()
 	case "hold":
-		t.hold, err = r.seconds()
+		r.Hold, err = j.seconds()
 	case "domain":
-		t.domain, err = r.shortString()
+		t.Domain, err = j.shortString()
 	case "descriptors":
-		err = r.array(func(i int) error { return t.decodeDescriptor(r, i) })
+		err = j.array(func(i int) error { return t.decodeDescriptor(j, i) })
 	}
 	return err
 }
@@ -216,7 +207,7 @@ func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
 		err = &fieldError{path: []string{"entries"}, problem: "want at least one entry"}
 	}
 	d.Permits = engine.RenewPermits
-	t.descriptors = append(t.descriptors, d)
+	t.Descriptors = append(t.Descriptors, d)
 	t.hasCost = append(t.hasCost, fields.has(fieldCost))
 	return err
 }
@@ -261,7 +252,7 @@ func (r *jsonReader) entry() (e rules.Entry, err error) {
 // descriptors without a cost the cost of the request.
 func (t *takeRequest) check() error {
 	if t.reset {
-		t.cost = penstock.Reset
+		t.Request.Cost = penstock.Reset
 	}
 	switch {
 	case t.reset && t.fields.has(fieldCost):
@@ -283,18 +274,18 @@ func (t *takeRequest) check() error {
 
 func (t *takeRequest) checkDescriptors() error {
 	switch {
-	case t.domain == "":
+	case t.Domain == "":
 		return &fieldError{path: []string{"domain"}, problem: "want a domain with the descriptors"}
-	case len(t.descriptors) == 0:
+	case len(t.Descriptors) == 0:
 		return &fieldError{path: []string{"descriptors"}, problem: "want at least one descriptor"}
 	}
 	total := int64(0)
-	for i := range t.descriptors {
+	for i := range t.Descriptors {
 		if !t.hasCost[i] {
-			t.descriptors[i].Cost = t.cost
+			t.Descriptors[i].Cost = t.Request.Cost
 		}
 		// A store rejects such a sum on one key, in a list after others were charged.
-		cost := max(t.descriptors[i].Cost, 0)
+		cost := max(t.Descriptors[i].Cost, 0)
 		if cost > math.MaxInt64-total {
 			return &fieldError{path: []string{"descriptors"}, problem: "the costs add up to more than 2^63-1", kind: ProblemBadCost}
 		}
@@ -305,15 +296,11 @@ func (t *takeRequest) checkDescriptors() error {
 
 // storeRequest returns the request for the store, of a request with key and limit.
 func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (penstock.Request, error) {
-	r, err := e.RequestUnder(t.limit, mayRefund)
+	r, err := t.StoreRequest(e, mayRefund)
 	if err != nil {
-		return r, limitError(err)
+		err = limitError(err)
 	}
-	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
-	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
-	r.Hold, r.Settle = t.hold, t.settle
-	r.NewID = t.newID
-	return r, nil
+	return r, err
 }
 
 // limitError returns the error of a limit that is invalid, or that the caller may not
@@ -334,29 +321,17 @@ func (t *takeRequest) checkSettle() error {
 	switch {
 	case t.reset:
 		return &fieldError{path: []string{"reset"}, problem: "reset cannot be settled"}
-	case !t.fields.has(fieldCost) && (len(t.descriptors) == 0 || slices.Contains(t.hasCost, false)):
+	case !t.fields.has(fieldCost) && (len(t.Descriptors) == 0 || slices.Contains(t.hasCost, false)):
 		return &fieldError{path: []string{"cost"}, problem: "want the amount that was used"}
-	case t.id == "":
+	case t.Request.ID == "":
 		return &fieldError{path: []string{"id"}, problem: "want the id of what was taken", kind: ProblemBadCost}
-	case t.cost < 0:
+	case t.Request.Cost < 0:
 		return &fieldError{path: []string{"cost"}, problem: "must not be negative", kind: ProblemBadCost}
 	}
-	for i := range t.descriptors {
-		if t.descriptors[i].Cost < 0 {
+	for i := range t.Descriptors {
+		if t.Descriptors[i].Cost < 0 {
 			return &fieldError{path: []string{"descriptors"}, problem: "the cost of a descriptor must not be negative", kind: ProblemBadCost}
 		}
 	}
 	return nil
-}
-
-// refunds reports whether the request refunds units or resets a key. Returning what was
-// taken under an ID does not count: only the caller that took it knows the ID, and the
-// store returns no more than it took.
-func (t *takeRequest) refunds() bool {
-	for i := range t.descriptors {
-		if t.descriptors[i].Cost < 0 && !t.descriptors[i].ReleaseOnly {
-			return true
-		}
-	}
-	return t.cost < 0 && t.id == "" && !t.fields.has(ruleFields)
 }

@@ -16,20 +16,15 @@ func (c *conn) entry(name []byte) audit.Entry {
 
 // takeEntries returns an entry for each refund and reset of a PENSTOCK.TAKE.
 func (c *conn) takeEntries(t *takeCall) []audit.Entry {
-	e := c.entry([]byte("PENSTOCK.TAKE"))
-	if t.words.has(wordDomain) {
-		return e.OfDescriptors(t.domain, t.descriptors)
-	}
-	return []audit.Entry{e.OfRequest(t.limit, t.key, t.cost)}
+	return t.AuditEntries(c.entry([]byte("PENSTOCK.TAKE")))
 }
 
 // refundOrReset executes a PENSTOCK.TAKE that undoes a limit, with a record in the audit
 // log. It does not wait for the rest of its pipeline: the batch has no record.
 func (c *conn) refundOrReset(t *takeCall) error {
 	c.flushBatch() // replies are in the order of commands
-	byRules := t.words.has(wordDomain)
 	var r penstock.Request
-	if !byRules {
+	if !t.ByRules() {
 		var err error
 		if r, err = c.storeRequest(t); err != nil {
 			return err
@@ -39,10 +34,10 @@ func (c *conn) refundOrReset(t *takeCall) error {
 	switch {
 	case err != nil:
 		return err
-	case byRules:
+	case t.ByRules():
 		var result engine.Result
 		err = c.takeByRules(t, &result)
-		audit.ReturnAll(ps, t.descriptors, &result, err)
+		audit.ReturnAll(ps, t.Descriptors, &result, err)
 		return err
 	}
 	d, err := c.takeNow(&r)

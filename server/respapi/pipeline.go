@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // The commands of a pipeline that name a key and a limit, CL.THROTTLE and PENSTOCK.TAKE,
@@ -78,7 +79,7 @@ func (r *reply) batchError(err error, form replyForm) {
 
 func (r *reply) batchDecision(d *penstock.Decision, form replyForm) {
 	if form == takeForm {
-		r.take(&takeReply{decision: *d, limited: true})
+		r.take(&takecall.Reply{Decision: *d, Limited: true})
 		return
 	}
 	r.decision(d)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // PENSTOCK.TAKE is all of penstock's take over RESP: any limit, and rules. take_parse.go
@@ -34,21 +35,20 @@ const settleCommand = "PENSTOCK.SETTLE"
 func (c *conn) decideTake(args [][]byte, settle bool) error {
 	t, err := parseTake(args, min(c.server.engine.MaxDescriptors(), maxRequests))
 	if err == nil && settle {
-		t.settle, err = true, t.checkSettle()
+		t.Request.Settle, err = true, t.checkSettle()
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
 	}
-	c.server.engine.MarkReleases(t.domain, t.descriptors)
+	c.server.engine.MarkReleases(t.Domain, t.Descriptors)
 	switch {
-	case t.refunds() && !c.session.mayRefund:
+	case t.Refunds() && !c.session.mayRefund:
 		err := permissionError("a refund or reset undoes a limit: " + c.permissionHint())
 		c.server.options.Audit.RefuseAll(c.takeEntries(t), err.Error())
 		return err
-	case t.refunds():
+	case t.Refunds():
 		return c.refundOrReset(t)
-	case t.words.has(wordDomain):
+	case t.ByRules():
 		c.flushBatch()
 		var result engine.Result
 		return c.takeByRules(t, &result)
@@ -71,17 +71,13 @@ func (c *conn) decideTake(args [][]byte, settle bool) error {
 // storeRequest returns the request for the store, of a command with key and limit. It is
 // valid: an invalid request would fail the others of its batch.
 func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
-	r, err := c.server.engine.RequestUnder(t.limit, func() bool { return c.session.mayRefund })
+	r, err := t.StoreRequest(c.server.engine, func() bool { return c.session.mayRefund })
 	if err != nil {
 		return r, err
 	}
 	if !c.session.mayRefund && engine.HasReservedName(r.Limit) {
 		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
-	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
-	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
-	r.Hold, r.Settle = t.hold, t.settle
-	r.NewID = t.newID
 	return r, r.ValidateShape()
 }
 
@@ -97,30 +93,19 @@ func (c *conn) takeNow(r *penstock.Request) (penstock.Decision, error) {
 	if !d.Allowed {
 		c.server.options.Requests.Denied(r.Limit, r.Key, &d)
 	}
-	c.out.take(&takeReply{decision: d, limited: true})
+	reply := takecall.UnderLimit(r, d)
+	c.out.take(&reply)
 	return d, nil
 }
 
 // takeByRules decides descriptors by the rules of a domain.
 func (c *conn) takeByRules(t *takeCall, result *engine.Result) error {
-	if err := c.decideByRules(t, result); err != nil {
+	if err := t.Decide(c.server.ctx, c.server.engine, t.Descriptors, result); err != nil {
 		return err
 	}
-	c.server.options.Requests.DeniedByRules(t.descriptors, result)
-	c.out.take(newTakeReply(result))
+	c.server.options.Requests.DeniedByRules(t.Descriptors, result)
+	c.out.take(replyByRules(t, result))
 	return nil
-}
-
-// decideByRules decides or settles descriptors, under an ID if the command has one.
-func (c *conn) decideByRules(t *takeCall, result *engine.Result) error {
-	e, ctx := c.server.engine, c.server.ctx
-	switch {
-	case t.settle:
-		return e.Settle(ctx, t.domain, t.id, t.descriptors, result)
-	case t.id != "":
-		return e.DecideWithID(ctx, t.domain, t.id, t.descriptors, result)
-	}
-	return e.Decide(ctx, t.domain, t.descriptors, result)
 }
 
 // A permissionError means that the connection lacks the rights of a refund.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -36,25 +37,13 @@ var takeHelp = []string{
 	"Words are not case-sensitive. An entry whose key is one of these words needs ENTRIES.",
 }
 
-// A takeCall is a PENSTOCK.TAKE with its arguments parsed.
+// A takeCall is a PENSTOCK.TAKE or PENSTOCK.SETTLE with its arguments parsed. The cost of its
+// request is that of all descriptors without a cost of their own.
 type takeCall struct {
-	words    takeWord // that the command has
-	key      string
-	limit    string
-	cost     int64 // of all descriptors without a cost of their own
-	id       string
-	atMost   bool
-	overdraw bool
-	maxDelay time.Duration
-	keepFree int64
-	hold     time.Duration
-	settle   bool // the command is PENSTOCK.SETTLE
-	newID    bool
-
-	domain      string
-	descriptors []engine.Descriptor
-	hasCost     bool // the last descriptor has a cost of its own
-	costs       int  // how many descriptors have one
+	takecall.Call
+	words   takeWord // that the command has
+	hasCost bool     // the last descriptor has a cost of its own
+	costs   int      // how many descriptors have one
 }
 
 // A takeWord is a set of the words that structure a PENSTOCK.TAKE.
@@ -114,7 +103,7 @@ const maxDescriptorLength = maxKey
 // parseTake parses the arguments of PENSTOCK.TAKE after its name. The strings in the call
 // are copies: the arguments share the read buffer's memory.
 func parseTake(args [][]byte, maxDescriptors int) (*takeCall, error) {
-	t := &takeCall{cost: 1}
+	t := &takeCall{Call: takecall.Call{Request: penstock.Request{Cost: 1}}}
 	for len(args) > 0 {
 		word := takeWordOf(args[0])
 		if word == 0 {
@@ -161,13 +150,13 @@ func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
 	t.words |= word
 	switch {
 	case word == wordAtMost:
-		t.atMost = true
+		t.Request.AtMost = true
 		return 0, nil
 	case word == wordOverdraw:
-		t.overdraw = true
+		t.Request.Overdraw = true
 		return 0, nil
 	case word == wordNewID:
-		t.newID = true
+		t.Request.NewID = true
 		return 0, nil
 	case word == wordEntries:
 		return t.parseEntries(args)
@@ -183,12 +172,12 @@ func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
 func (t *takeCall) parseValue(word takeWord, value []byte) error {
 	switch word {
 	case wordKey:
-		t.key = string(value)
+		t.Request.Key = string(value)
 		return validateKey(value)
 	case wordLimit:
-		t.limit = string(value)
+		t.Limit = string(value)
 	case wordID:
-		t.id = string(value)
+		t.Request.ID = string(value)
 		return validateLength("ID", len(value), maxKey)
 	case wordMaxDelay, wordHold:
 		ms, ok := parseNatural(value)
@@ -196,16 +185,16 @@ func (t *takeCall) parseValue(word takeWord, value []byte) error {
 			return argumentError(word.String() + ": want milliseconds, 0 or more")
 		}
 		if word == wordHold {
-			t.hold = time.Duration(ms) * time.Millisecond
+			t.Request.Hold = time.Duration(ms) * time.Millisecond
 		} else {
-			t.maxDelay = time.Duration(ms) * time.Millisecond
+			t.Request.MaxDelay = time.Duration(ms) * time.Millisecond
 		}
 	case wordKeepFree:
 		n, ok := parseNatural(value)
 		if !ok {
 			return argumentError("KEEPFREE: want a number of units, 0 or more")
 		}
-		t.keepFree = n
+		t.Request.KeepFree = n
 	}
 	return nil
 }
@@ -232,12 +221,12 @@ func (t *takeCall) parseCost(word takeWord, args [][]byte) (n int, err error) {
 			return 0, argumentError("COST: " + outOfRange)
 		}
 	}
-	switch last := len(t.descriptors) - 1; {
+	switch last := len(t.Descriptors) - 1; {
 	case last >= 0 && !t.hasCost:
-		t.descriptors[last].Cost, t.hasCost = cost, true
+		t.Descriptors[last].Cost, t.hasCost = cost, true
 		t.costs++
 	case last < 0 && !t.words.has(wordCost|wordReset):
-		t.cost = cost
+		t.Request.Cost = cost
 		t.words |= word
 	default:
 		return 0, argumentError(word.String() + ": the cost is set already")
@@ -249,7 +238,7 @@ func (t *takeCall) parseCost(word takeWord, args [][]byte) (n int, err error) {
 // pairs of a key and a value, up to a key that is one of the words. Only keys can be words,
 // so no value changes what the command means.
 func (t *takeCall) parseDomain(args [][]byte) (n int, err error) {
-	t.domain = string(args[0])
+	t.Domain = string(args[0])
 	if err := validateLength("DOMAIN", len(args[0]), maxKey); err != nil {
 		return 0, err
 	}
@@ -288,7 +277,7 @@ func (t *takeCall) addDescriptor(pairs [][]byte) error {
 	if len(pairs)/2 > maxEntries {
 		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, maxEntries))
 	}
-	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.cost, Permits: engine.RenewPermits}
+	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.Request.Cost, Permits: engine.RenewPermits}
 	length := 0
 	for i := 0; i < len(pairs); i += 2 {
 		if len(pairs[i]) == 0 {
@@ -297,7 +286,7 @@ func (t *takeCall) addDescriptor(pairs [][]byte) error {
 		length += len(pairs[i]) + len(pairs[i+1])
 		d.Entries = append(d.Entries, rules.Entry{Key: string(pairs[i]), Value: string(pairs[i+1])})
 	}
-	t.descriptors, t.hasCost = append(t.descriptors, d), false
+	t.Descriptors, t.hasCost = append(t.Descriptors, d), false
 	return validateLength("a descriptor", length, maxDescriptorLength)
 }
 
@@ -306,10 +295,10 @@ func (t *takeCall) check(maxDescriptors int) error {
 	switch rules, limit := t.words.has(ruleWords), t.words&limitWords; {
 	case rules && limit != 0:
 		return argumentError(limit.String() + " cannot be combined with DOMAIN; if it is the key of an entry, write ENTRIES n before the entries")
-	case rules && len(t.descriptors) == 0:
+	case rules && len(t.Descriptors) == 0:
 		return argumentError("DOMAIN needs entries: a key and a value")
-	case len(t.descriptors) > maxDescriptors:
-		return argumentError(fmt.Sprintf("%d descriptors: must be at most %d", len(t.descriptors), maxDescriptors))
+	case len(t.Descriptors) > maxDescriptors:
+		return argumentError(fmt.Sprintf("%d descriptors: must be at most %d", len(t.Descriptors), maxDescriptors))
 	case !rules && limit&(wordKey|wordLimit) != wordKey|wordLimit:
 		return argumentError("want KEY and LIMIT, or DOMAIN and entries; see PENSTOCK.TAKE HELP")
 	}
@@ -321,21 +310,10 @@ func (t *takeCall) checkSettle() error {
 	switch {
 	case !t.words.has(wordID):
 		return argumentError("want the ID of what was taken; see PENSTOCK.TAKE HELP")
-	case !t.words.has(wordCost) && (t.costs == 0 || t.costs < len(t.descriptors)):
+	case !t.words.has(wordCost) && (t.costs == 0 || t.costs < len(t.Descriptors)):
 		return argumentError("want COST and the amount that was used; see PENSTOCK.TAKE HELP")
-	case t.cost < 0 || slices.ContainsFunc(t.descriptors, func(d engine.Descriptor) bool { return d.Cost < 0 }):
+	case t.Request.Cost < 0 || slices.ContainsFunc(t.Descriptors, func(d engine.Descriptor) bool { return d.Cost < 0 }):
 		return argumentError("COST: must not be negative")
 	}
 	return nil
-}
-
-// refunds reports whether the command refunds units or resets keys. Returning what was taken
-// under an ID does not count: only the caller that took it knows the ID.
-func (t *takeCall) refunds() bool {
-	for i := range t.descriptors {
-		if t.descriptors[i].Cost < 0 && !t.descriptors[i].ReleaseOnly {
-			return true
-		}
-	}
-	return len(t.descriptors) == 0 && t.cost < 0 && t.id == ""
 }

@@ -1,117 +1,63 @@
 package respapi
 
 import (
-	"time"
-
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
-// A takeReply is the reply to a PENSTOCK.TAKE, or the part of it about one descriptor.
-type takeReply struct {
-	decision penstock.Decision
-	limited  bool // false if no limit applied; then only Allowed has a meaning
-	byRules  bool
-	rule     *rules.Rule // nil if none applied
-	parts    []takeReply // of several descriptors
-}
-
-// newTakeReply returns the reply for the result of a request by rules. If it has several
+// replyByRules returns the reply for the result of a command by rules. If it has several
 // descriptors, the decision is the tightest of those that agree with the outcome.
-func newTakeReply(result *engine.Result) *takeReply {
-	parts := make([]takeReply, len(result.Statuses))
-	for i, s := range result.Statuses {
-		s.Decision.Allowed = !s.OverLimit // a shadow rule does not deny
-		parts[i] = takeReply{decision: s.Decision, byRules: true, rule: s.Rule, limited: s.Limited()}
-	}
+func replyByRules(t *takeCall, result *engine.Result) *takecall.Reply {
+	parts := takecall.UnderRules(result, t.Descriptors)
 	if len(parts) == 1 {
-		parts[0].decision.Allowed = !result.OverLimit
+		parts[0].Decision.Allowed = !result.OverLimit
 		return &parts[0]
 	}
-	return combine(!result.OverLimit, parts)
-}
-
-// combine returns the reply for several descriptors. Shadow rules have no part in the
-// outcome.
-func combine(allowed bool, parts []takeReply) *takeReply {
-	whole := &takeReply{byRules: true, parts: parts}
-	var delay time.Duration
-	for i := range parts {
-		p := &parts[i]
-		if !p.limited || p.rule.Shadow || p.decision.Allowed != allowed {
-			continue
-		}
-		if !whole.limited || p.tighterThan(whole) {
-			whole.decision, whole.rule, whole.limited = p.decision, p.rule, true
-		}
-		delay = max(delay, p.decision.Delay)
-	}
-	whole.decision.Allowed, whole.decision.Delay = allowed, delay
-	return whole
-}
-
-// tighterThan reports whether a reply with the same outcome leaves less room.
-func (t *takeReply) tighterThan(other *takeReply) bool {
-	if t.decision.Allowed {
-		return t.decision.Remaining < other.decision.Remaining
-	}
-	return t.decision.RetryAfter > other.decision.RetryAfter
+	whole := takecall.Combine(!result.OverLimit, parts)
+	return &whole
 }
 
 // take appends a reply: names and values, as a map where the protocol has maps. Allowed is
 // an integer in both protocol versions, so that clients need not know which they use.
-func (r *reply) take(t *takeReply) {
-	r.mapHeader(t.fields())
+func (r *reply) take(t *takecall.Reply) {
+	r.mapHeader(fieldsOf(t))
 	allowed := int64(0)
-	if t.decision.Allowed {
+	if t.Decision.Allowed {
 		allowed = 1
 	}
 	r.field("allowed", allowed)
-	if t.limited {
-		r.limitedFields(&t.decision)
+	if t.Limited {
+		r.limitedFields(&t.Decision)
 	}
-	if t.byRules {
+	if t.ByRules {
 		r.ruleFields(t)
 	}
-	if len(t.parts) > 0 {
+	if len(t.Parts) > 0 {
 		r.text("decisions")
-		r.arrayHeader(len(t.parts))
-		for i := range t.parts {
-			r.take(&t.parts[i])
+		r.arrayHeader(len(t.Parts))
+		for i := range t.Parts {
+			r.take(&t.Parts[i])
 		}
 	}
 }
 
-// fields returns the number of fields of the reply.
-func (t *takeReply) fields() int {
+// fieldsOf returns the number of fields of the reply.
+func fieldsOf(t *takecall.Reply) int {
 	n := 1
-	if t.limited {
+	if t.Limited {
 		n += 7
 	}
-	if t.byRules {
+	if t.ByRules {
 		n++
 	}
-	if t.mode() != "" {
+	if t.Mode() != "" {
 		n++
 	}
-	if len(t.parts) > 0 {
+	if len(t.Parts) > 0 {
 		n++
 	}
 	return n
-}
-
-// mode returns how the rule differs from one that denies by itself, or "".
-func (t *takeReply) mode() string {
-	switch {
-	case t.rule == nil:
-		return ""
-	case t.rule.Shadow:
-		return "shadow"
-	case t.rule.Quota:
-		return "quota"
-	}
-	return ""
 }
 
 func (r *reply) field(name string, n int64) {
@@ -136,14 +82,14 @@ func (r *reply) limitedFields(d *penstock.Decision) {
 	r.text(d.Source.String())
 }
 
-func (r *reply) ruleFields(t *takeReply) {
+func (r *reply) ruleFields(t *takecall.Reply) {
 	r.text("rule")
-	if t.rule == nil {
+	if t.Rule == nil {
 		r.null()
 	} else {
-		r.text(t.rule.Name)
+		r.text(t.Rule.Name)
 	}
-	if mode := t.mode(); mode != "" {
+	if mode := t.Mode(); mode != "" {
 		r.text("mode")
 		r.text(mode)
 	}

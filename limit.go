@@ -66,6 +66,15 @@ var algorithms = [...]struct {
 	Concurrent:    {name: "concurrent", permits: true},
 }
 
+// Algorithms returns all algorithms, in the order of the constants.
+func Algorithms() []Algorithm {
+	all := make([]Algorithm, len(algorithms))
+	for i := range all {
+		all[i] = Algorithm(i)
+	}
+	return all
+}
+
 // IsBucket reports whether the limit has a rate and a burst: a token or a leaky bucket.
 func (l Limit) IsBucket() bool { return l.isBucket() }
 

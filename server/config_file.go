@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/penstock-io/penstock/internal/spelling"
-	"github.com/penstock-io/penstock/server/internal/yamlerror"
+	"github.com/penstock-io/penstock/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
 

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
+	"text/tabwriter"
+	"time"
 )
 
 // An Explanation shows which rule applies to a descriptor, and why no other does. Its
@@ -13,35 +14,29 @@ import (
 type Explanation struct {
 	Domain string
 
-	// Steps are the entries of the descriptor, up to the first that matched no node.
-	Steps []Step
-
 	// Rule is the rule that applies, and Key the key to count the descriptor
 	// under. If Rule is nil, NoRule has the reason.
 	Rule   *Rule
 	Key    string
 	NoRule string
 
-	shared bool // other descriptors are counted under the same key
-	above  bool // because the rule has the limit of the one above
+	steps  []step // the entries of the descriptor, up to the first that matched no node
+	shared bool   // other descriptors are counted under the same key
+	above  bool   // because the rule has the limit of the one above
 }
 
-// A Step shows how one entry of a descriptor was matched.
-type Step struct {
-	Entry      Entry
-	Candidates []Candidate // all nodes it was compared with, in file order
+// A step shows how one entry of a descriptor was matched.
+type step struct {
+	entry      Entry
+	candidates []candidate // all nodes it was compared with, in file order
 }
 
-// A Candidate is a node of a rule file that was compared with an entry.
-type Candidate struct {
-	Key, Value string // of the node
-	File       string
-	Line       int
-	Matches    bool
-	Chosen     bool   // the next entry is compared with its children
-	Why        string // why it was chosen, or not
-
-	node *node
+// A candidate is a node that was compared with an entry.
+type candidate struct {
+	*node
+	matches bool
+	chosen  bool   // the next entry is compared with its children
+	why     string // why it was chosen, or not
 }
 
 // Explain returns which rule applies to a descriptor, and why. The rule is the one that
@@ -84,7 +79,7 @@ func (x *Explanation) trace(d *Domain, entries []Entry) {
 			return
 		}
 		chosen, kind, _ := at.find(e, nil)
-		x.Steps = append(x.Steps, Step{e, at.candidates(e, chosen, kind)})
+		x.steps = append(x.steps, step{e, at.candidates(e, chosen, kind)})
 		if chosen == nil {
 			x.NoRule = "no descriptor matches " + entryText(e) + x.missedRule(entries)
 			return
@@ -105,10 +100,10 @@ func (x *Explanation) trace(d *Domain, entries []Entry) {
 // missedRule names a candidate that would have led to a rule. As in Envoy's service, the
 // best match of an entry is final even if it leads to no rule, which often surprises.
 func (x *Explanation) missedRule(entries []Entry) string {
-	for i, s := range slices.Backward(x.Steps) {
-		for _, c := range s.Candidates {
-			if c.Matches && !c.Chosen && c.node.leadsToRule(entries[i+1:]) {
-				return "; " + c.node.location() + " would lead to a rule, but matching never backtracks from the chosen descriptor"
+	for i, s := range slices.Backward(x.steps) {
+		for _, c := range s.candidates {
+			if c.matches && !c.chosen && c.leadsToRule(entries[i+1:]) {
+				return "; " + c.location() + " would lead to a rule, but matching never backtracks from the chosen descriptor"
 			}
 		}
 	}
@@ -136,24 +131,20 @@ func (n *node) text() string {
 func (n *node) location() string { return n.text() + " (" + location(n.file, n.line) + ")" }
 
 // candidates returns all nodes with the reason why each was chosen or not.
-func (l *nodeList) candidates(e Entry, chosen *node, kind matchKind) []Candidate {
+func (l *nodeList) candidates(e Entry, chosen *node, kind matchKind) []candidate {
 	joined := appendJoined(nil, e)
-	cs := make([]Candidate, 0, len(l.nodes))
+	cs := make([]candidate, 0, len(l.nodes))
 	for _, n := range l.nodes {
-		c := Candidate{Key: n.key, Value: n.value, File: n.file, Line: n.line, Chosen: n == chosen, node: n}
 		own := n.matchKind(e, joined)
-		c.Matches = own != matchNone
+		c := candidate{node: n, matches: own != matchNone, chosen: n == chosen, why: n.why(e, own)}
 		switch {
-		case c.Chosen:
-			c.Why = n.whyMatches(e, own)
-		case !c.Matches:
-			c.Why = n.whyNoMatch(e)
+		case c.chosen || !c.matches:
 		case own == kind:
-			c.Why = n.whyMatches(e, own) + ", but " + chosen.text() + " is earlier in the file"
+			c.why += ", but " + chosen.text() + " is earlier in the file"
 		case kind == matchExact:
-			c.Why = n.whyMatches(e, own) + ", but an exact match wins"
+			c.why += ", but an exact match wins"
 		default:
-			c.Why = n.whyMatches(e, own) + ", but a pattern wins"
+			c.why += ", but a pattern wins"
 		}
 		cs = append(cs, c)
 	}
@@ -173,25 +164,23 @@ func (n *node) matchKind(e Entry, joined []byte) matchKind {
 	return matchNone
 }
 
-func (n *node) whyMatches(e Entry, kind matchKind) string {
+// why says how the node matches an entry, or why it does not.
+func (n *node) why(e Entry, kind matchKind) string {
+	sameKey := n.key == e.Key
 	switch {
 	case kind == matchWildcard:
 		return "pattern matches"
-	case kind == matchExact && n.key == e.Key:
+	case kind == matchExact && sameKey:
 		return "exact match"
 	case kind == matchExact:
 		return "exact match of key and value joined by '_'"
-	case n.key == e.Key:
+	case kind == matchDefault && sameKey:
 		return "matches any value"
-	}
-	return "key and value joined by '_' equal the key, matches any value"
-}
-
-func (n *node) whyNoMatch(e Entry) string {
-	switch {
+	case kind == matchDefault:
+		return "key and value joined by '_' equal the key, matches any value"
 	case n.parts != nil:
 		return "pattern does not match"
-	case n.key != e.Key:
+	case !sameKey:
 		return "different key"
 	}
 	return "different value"
@@ -204,8 +193,8 @@ func entryText(e Entry) string { return excerpt(e.Key) + "=" + excerpt(e.Value) 
 func (x *Explanation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain %s\n", excerpt(x.Domain))
-	for _, s := range x.Steps {
-		fmt.Fprintf(&b, "\n%s\n%s", entryText(s.Entry), s.lines())
+	for _, s := range x.steps {
+		fmt.Fprintf(&b, "\n%s\n%s", entryText(s.entry), s.lines())
 	}
 	fmt.Fprintf(&b, "\n%s", x.ruleLines())
 	return b.String()
@@ -214,20 +203,20 @@ func (x *Explanation) String() string {
 // maxMismatches is how many nodes that do not match are printed for each entry.
 const maxMismatches = 10
 
-func (s Step) lines() string {
+func (s step) lines() string {
 	var rows [][]string
 	mismatches := 0
-	for _, c := range s.Candidates {
-		if !c.Matches {
+	for _, c := range s.candidates {
+		if !c.matches {
 			if mismatches++; mismatches > maxMismatches {
 				continue
 			}
 		}
 		mark := "  "
-		if c.Chosen {
+		if c.chosen {
 			mark = "> "
 		}
-		rows = append(rows, []string{mark + c.node.text(), location(c.File, c.Line), c.Why})
+		rows = append(rows, []string{mark + c.text(), location(c.file, c.line), c.why})
 	}
 	if mismatches > maxMismatches {
 		rows = append(rows, []string{fmt.Sprintf("  … and %d more that do not match", mismatches-maxMismatches)})
@@ -248,28 +237,14 @@ func (x *Explanation) ruleLines() string {
 	return columns(append(x.Rule.describe(), []string{"key", key}))
 }
 
-// columns returns rows as lines with aligned cells. The last cell of a row is not
-// padded.
+// columns returns rows as lines with aligned cells.
 func columns(rows [][]string) string {
-	var widths []int
-	for _, row := range rows {
-		for i := range len(row) - 1 {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
-		}
-	}
 	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		for i, cell := range row {
-			b.WriteString(cell)
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", 2+widths[i]-utf8.RuneCountInString(cell)))
-			}
-		}
-		b.WriteByte('\n')
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
+	_ = w.Flush() // a strings.Builder cannot fail
 	return b.String()
 }
 
@@ -302,4 +277,12 @@ func (r *Rule) describe() [][]string {
 		}
 	}
 	return lines
+}
+
+// settleText describes for how long what was taken can be settled.
+func settleText(hold time.Duration) string {
+	if hold == 0 {
+		return "what was taken under an ID, for one period and at most a day"
+	}
+	return "what was taken under an ID, for " + hold.String() + " or one period if that is longer"
 }

@@ -1,12 +1,12 @@
 package rules
 
-import (
-	"maps"
-	"slices"
-)
-
 // FieldNames returns the names of all fields of a rule file.
-func FieldNames() []string { return slices.Sorted(maps.Keys(fieldPlaces)) }
+func FieldNames() (names []string) {
+	for _, k := range fieldKinds {
+		names = append(names, k.name)
+	}
+	return names
+}
 
 // UnitNames returns the values of unit.
-func UnitNames() []string { return unitNames[Second:] }
+func UnitNames() []string { return unitNames() }

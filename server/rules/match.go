@@ -234,11 +234,7 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		}
 		var n *node
 		var kind matchKind
-		if at.isFew() {
-			n, kind = at.findFew(e)
-		} else {
-			n, kind, buf = at.find(e, buf)
-		}
+		n, kind, buf = at.find(e, buf)
 		if n == nil {
 			break
 		}

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // A path is the position of a node in its domain.
@@ -28,13 +31,13 @@ func (p path) child(n *node) path {
 	}
 }
 
-// parseDescriptors adds a list of descriptors to a list of nodes.
-func (p *parser) parseDescriptors(r *reader, f field, into *nodeList, above path) {
-	if r.tooDeep(f.line, above.depth) {
+// parseDescriptors adds the descriptors below a draft to a list of nodes.
+func (p *parser) parseDescriptors(above *draft, into *nodeList, at path) {
+	if above.children.value == nil || above.tooDeep(above.children.line, at.depth) {
 		return
 	}
-	for _, m := range r.listOfMaps(f) {
-		p.parseDescriptor(r, m, into, above)
+	for _, m := range above.listOfMaps(above.children) {
+		p.parseDescriptor(above.reader, m, into, at)
 	}
 }
 
@@ -49,7 +52,7 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 		}
 		return
 	}
-	n := d.node(r.file)
+	n := d.node()
 	if first, ok := into.joined[n.joined]; ok {
 		r.fail(d.line, "duplicate descriptor composite key '%s', first in %s",
 			excerpt(above.composite+n.joined), location(first.file, first.line))
@@ -58,9 +61,9 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 	here := above.child(n)
 	switch {
 	case d.hasLimit && valid:
-		n.rule = p.addRule(r, d, string(here.name))
+		n.rule = p.addRule(d, string(here.name))
 	case d.sharesLimit && valid:
-		n.rule, n.sharesLimit = p.addSharingRule(r, d, string(here.name), above.rule), true
+		n.rule, n.sharesLimit = p.addSharingRule(d, string(here.name), above.rule), true
 	}
 	if here.rule = n.rule; n.rule != nil {
 		n.rule.setMetric(here.nodes, d.detailedMetric)
@@ -69,64 +72,32 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 		r.fail(d.line, "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", excerpt(n.joined))
 	}
 	into.add(n)
-	if d.children.value != nil {
-		p.parseDescriptors(r, d.children, &n.children, here)
-	}
+	p.parseDescriptors(d, &n.children, here)
 }
 
-// A descriptor holds the settings of one node as a file has them.
-type descriptor struct {
-	line           int
-	key, value     string
-	shareThreshold bool
-	detailedMetric bool
-	valueToMetric  bool
-	shadow, quota  bool
-	metadata       map[string]any
-	children       field
-	hasLimit       bool
-	sharesLimit    bool // has no limit but a part of the one above to keep free
-	limit          limitSpec
-}
-
-// readDescriptor reads the fields of a descriptor.
-func (r *reader) readDescriptor(m field, depth int) *descriptor {
-	d := &descriptor{line: m.line, limit: limitSpec{line: m.line, fields: map[string]field{}}}
-	var limitFields []field // read last, when it is known whether there is a limit
+// readDescriptor reads the fields of a descriptor. Those that Envoy's format lacks are read last,
+// when it is known whether there is a limit.
+func (r *reader) readDescriptor(m field, depth int) *draft {
+	d := r.newDraft(m.line)
+	var later []field
 	for _, f := range r.readFields(m.value, depth) {
-		switch f.name {
-		case "key":
-			d.key = r.text(f)
-		case "value":
-			d.value = r.text(f)
-		case "descriptors":
-			d.children = f
-		case "share_threshold":
-			d.shareThreshold = r.flag(f)
-		case "rate_limit":
-			d.hasLimit = r.readRateLimit(f, &d.limit, depth) || d.hasLimit
-		case "metadata":
-			d.metadata = r.readMetadata(f)
-		case "shadow_mode":
-			d.shadow = r.flag(f)
-		case "quota_mode":
-			d.quota = r.flag(f)
-		case "detailed_metric":
-			d.detailedMetric = r.flag(f)
-		case "value_to_metric":
-			d.valueToMetric = r.flag(f)
-		default:
-			limitFields = append(limitFields, f)
+		if kind := r.kinds[f.name]; kind.in&inDescriptor == 0 || kind.ours {
+			later = append(later, f)
+		} else {
+			d.read(f, inDescriptor)
 		}
 	}
-	if i := slices.IndexFunc(limitFields, isLimitText); i >= 0 && !d.hasLimit {
-		d.hasLimit, d.limit.line = true, limitFields[i].line
+	if i := slices.IndexFunc(later, isLimitText); i >= 0 && !d.hasLimit {
+		d.hasLimit, d.limitLine = true, later[i].line
 	}
-	d.sharesLimit = !d.hasLimit && slices.ContainsFunc(limitFields, isKeepFree)
-	for _, f := range limitFields {
-		r.readBesideLimit(d, f)
+	d.sharesLimit = !d.hasLimit && slices.ContainsFunc(later, isKeepFree)
+	for _, f := range later {
+		d.read(f, inDescriptor)
+		if !d.hasLimit && d.isSet(f.name) && !isKeepFree(f) {
+			r.fail(f.line, "'%s' needs a limit: add rate_limit or limit to this descriptor", f.name)
+		}
 	}
-	if !d.hasLimit && !d.sharesLimit && (d.shadow || d.quota) {
+	if !d.hasLimit && !d.sharesLimit && (d.rule.Shadow || d.rule.Quota) {
 		r.warn(d.line, "shadow_mode and quota_mode have no effect without a limit")
 	}
 	return d
@@ -136,20 +107,62 @@ func isLimitText(f field) bool { return f.name == "limit" && !isNull(f.value) }
 
 func isKeepFree(f field) bool { return f.name == "keep_free" && !isNull(f.value) }
 
-// readBesideLimit reads a field of the limit that is beside rate_limit, or in place of
-// it.
-func (r *reader) readBesideLimit(d *descriptor, f field) {
-	switch {
-	case !r.readLimitField(&d.limit, f):
-		r.misplaced(f)
-	case !d.hasLimit && !isNull(f.value) && !isKeepFree(f):
-		r.fail(f.line, "'%s' needs a limit: add rate_limit or limit to this descriptor", f.name)
+// readRateLimit reads a rate_limit.
+func (d *draft) readRateLimit(f field) {
+	if f.value.Kind != yaml.MappingNode {
+		d.failType(f, "a map")
+		return
+	}
+	d.hasLimit, d.limitLine = true, f.line
+	d.readMap(f.value, inRateLimit)
+}
+
+// readReplaces reads the names of the rules that a rule replaces.
+func (d *draft) readReplaces(f field) {
+	for _, m := range d.listOfMaps(f) {
+		replaced := d.newDraft(m.line)
+		replaced.readMap(m.value, inReplaces)
+		if replaced.rule.Alias == "" {
+			d.fail(m.line, "should not have an empty replaces entry: add name: NAME")
+			continue
+		}
+		d.rule.Replaces = append(d.rule.Replaces, replaced.rule.Alias)
 	}
 }
 
-func (d *descriptor) node(file string) *node {
-	n := &node{key: d.key, value: d.value, joined: d.key, file: file, line: d.line, shared: d.shareThreshold, valueToMetric: d.valueToMetric}
-	n.keyText = string(appendEntry(nil, d.key, d.value))
+// readPenalty reads the penalty of a rule: {after: 100/1m, for: 10m, up_to: 24h}.
+func (d *draft) readPenalty(f field) {
+	if f.value.Kind != yaml.MappingNode {
+		d.failType(f, "a map such as {after: 100/1m, for: 10m, up_to: 24h}")
+		return
+	}
+	inside := d.newDraft(f.line)
+	inside.rule.Penalty = &Penalty{}
+	inside.readMap(f.value, inPenalty)
+	p := inside.rule.Penalty
+	d.rule.Penalty = p
+	if p.UpTo == 0 {
+		p.UpTo = max(p.For, defaultUpTo)
+	}
+	switch {
+	case p.After == 0 || p.For == 0:
+		d.fail(f.line, "penalty: needs after and for, such as {after: 100/1m, for: 10m, up_to: 24h}")
+	case p.UpTo < p.For || p.UpTo > maxPenalty:
+		d.fail(f.line, "penalty: up_to: want from %s to 366d, got %s", p.For, p.UpTo)
+	}
+}
+
+// The longest ban of a penalty, and that of one that does not say how long.
+const (
+	maxPenalty  = 366 * 24 * time.Hour
+	defaultUpTo = 24 * time.Hour
+)
+
+func (d *draft) node() *node {
+	n := &node{
+		key: d.key, value: d.value, joined: d.key, keyText: string(appendEntry(nil, d.key, d.value)),
+		file: d.file, line: d.line, shared: d.shareThreshold, valueToMetric: d.valueToMetric,
+	}
 	if d.value != "" {
 		n.joined += "_" + d.value
 	}

@@ -6,20 +6,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// readMetadata returns the metadata that a rule passes to Envoy.
-func (r *reader) readMetadata(f field) map[string]any {
-	if isNull(f.value) {
-		return nil
-	}
+// metadata returns the metadata that a rule passes to Envoy.
+func (r *reader) metadata(f field) map[string]any {
 	if f.value.Kind != yaml.MappingNode {
 		r.failType(f, "a map")
 		return nil
 	}
-	m := r.freeMap(f.value, 0)
-	if len(m) == 0 {
-		return nil
+	if m := r.freeMap(f.value, 0); len(m) > 0 {
+		return m
 	}
-	return m
+	return nil
 }
 
 // freeMap returns a map of any shape.
@@ -58,30 +54,17 @@ func (r *reader) freeValue(n *yaml.Node, line, depth int) any {
 	return value
 }
 
-func freeScalar(n *yaml.Node) (any, bool) {
-	var (
-		whole int64
-		large uint64
-		float float64
-		truth bool
-		text  string
-	)
-	switch n.ShortTag() {
-	case "!!null":
-		return nil, true
-	case "!!bool":
-		err := n.Decode(&truth)
-		return truth, err == nil
-	case "!!int":
-		if n.Decode(&whole) == nil {
-			return whole, true
-		}
-		err := n.Decode(&large)
-		return large, err == nil
-	case "!!float":
-		err := n.Decode(&float)
-		return float, err == nil && !math.IsNaN(float) && !math.IsInf(float, 0)
+// freeScalar returns a scalar. It returns false if JSON has no such value.
+func freeScalar(n *yaml.Node) (value any, ok bool) {
+	if n.ShortTag() == "!!timestamp" { // JSON has none: it stays as it is written
+		return n.Value, true
 	}
-	err := n.Decode(&text)
-	return text, err == nil
+	err := n.Decode(&value)
+	switch v := value.(type) {
+	case int:
+		return int64(v), err == nil
+	case float64:
+		return v, err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)
+	}
+	return value, err == nil
 }

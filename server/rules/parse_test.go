@@ -111,7 +111,7 @@ func TestParseBoundsAliasesAndDepth(t *testing.T) {
 		{"itself", "domain: d\ndescriptors: &a\n- key: a\n  descriptors: *a\n", "nested more than 64 levels deep"},
 		{"itself merged", "domain: d\ndescriptors:\n- &a\n  key: a\n  <<: *a\n", "nested more than 64 levels deep"},
 		{"itself as metadata", "domain: d\ndescriptors:\n- key: a\n  metadata: &a {b: *a}\n", "nested more than 64 levels deep"},
-		{"deep", "domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 65) + strings.Repeat("}]", 65), "nested more than 64 levels deep"},
+		{"deep", "domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 65) + "[]" + strings.Repeat("}]", 65), "nested more than 64 levels deep"},
 		{"deep in YAML", "domain: " + strings.Repeat("[", 1<<20), "exceeded max depth of 10000"},
 	} {
 		t.Run(c.name, func(t *testing.T) { checkBounded(t, c.text, c.want) })

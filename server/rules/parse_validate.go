@@ -11,112 +11,143 @@ import (
 
 // checkCombination reports missing settings, and contradictions that do not depend on
 // the algorithm. It returns true if there are none.
-func (r *reader) checkCombination(s *limitSpec) bool {
-	before := r.problems.count()
+func (d *draft) checkCombination() bool {
+	before := d.problems.count()
 	switch {
-	case s.unlimited:
-		r.checkUnlimited(s)
-	case s.isSet("limit"):
-		r.checkLimitText(s)
-	case s.isSet("period"):
-		r.checkPeriod(s)
+	case d.rule.Unlimited:
+		d.checkUnlimited()
+	case d.isSet("limit"):
+		d.checkLimitText()
+	case d.isSet("period"):
+		d.checkPeriod()
 	default:
-		r.checkUnit(s)
+		d.checkUnit()
 	}
-	for _, name := range s.replaces {
-		if name == s.alias {
-			r.fail(s.lineOf("replaces"), "replaces should not contain name of same descriptor: remove '%s'", excerpt(name))
+	for _, name := range d.rule.Replaces {
+		if name == d.rule.Alias {
+			d.fail(d.lineOf("replaces"), "replaces should not contain name of same descriptor: remove '%s'", excerpt(name))
 		}
 	}
-	if s.isSet("share") && (s.onStoreFailure == FailAllow || s.onStoreFailure == FailDeny) {
-		r.fail(s.lineOf("share"), "share: needs on_store_failure: local, but it is %s", s.onStoreFailure)
+	if f := d.rule.OnStoreFailure; d.isSet("share") && (f == FailAllow || f == FailDeny) {
+		d.fail(d.lineOf("share"), "share: needs on_store_failure: local, but it is %s", f)
 	}
-	r.checkSettle(s)
-	return r.problems.count() == before
-}
-
-func (r *reader) checkUnlimited(s *limitSpec) {
-	if _, valid := parseUnit(s.unit); valid {
-		r.fail(s.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
-	}
-	name, ok := s.firstSet("limit", "period", "algorithm", "burst", "buckets", "zone",
-		"id", "on_store_failure", "share", "lease", "deny_cache", "charge", "penalty", "keep_free", "settle", "hold")
-	if ok {
-		r.fail(s.lineOf(name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", name)
-	}
-}
-
-func (r *reader) checkLimitText(s *limitSpec) {
-	name, ok := s.firstSet("unit", "requests_per_unit", "period", "algorithm", "burst", "buckets", "zone")
-	if ok {
-		r.fail(s.lineOf(name), "%s: cannot be combined with limit on line %d, which sets all of it: remove one of them", name, s.lineOf("limit"))
-	}
-}
-
-func (r *reader) checkPeriod(s *limitSpec) {
 	switch {
-	case s.isSet("unit"):
-		r.fail(s.lineOf("unit"), "unit: cannot be combined with period on line %d: remove one of them", s.lineOf("period"))
-	case !s.isSet("requests_per_unit"):
-		r.fail(s.lineOf("period"), "period: needs requests_per_unit beside it")
+	case d.isSet("hold") && !d.rule.Settle:
+		d.fail(d.lineOf("hold"), "hold: needs settle: true beside it")
+	case d.rule.Settle && d.rule.ChargeAlways:
+		d.fail(d.lineOf("settle"), "settle: cannot be combined with charge: always, which charges what was used already")
 	}
-	r.checkZone(s, unitOf(s.period))
+	return d.problems.count() == before
+}
+
+func (d *draft) checkUnlimited() {
+	if _, valid := parseUnit(d.unit); valid {
+		d.fail(d.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
+	}
+	for _, kind := range fieldKinds {
+		if kind.ours && kind.in&inRateLimit != 0 && d.isSet(kind.name) {
+			d.fail(d.lineOf(kind.name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", kind.name)
+			return
+		}
+	}
+}
+
+func (d *draft) checkLimitText() {
+	name, ok := d.firstSet("unit", "requests_per_unit", "period", "algorithm", "burst", "buckets", "zone")
+	if ok {
+		d.fail(d.lineOf(name), "%s: cannot be combined with limit on line %d, which sets all of it: remove one of them", name, d.lineOf("limit"))
+	}
+}
+
+func (d *draft) checkPeriod() {
+	switch {
+	case d.isSet("unit"):
+		d.fail(d.lineOf("unit"), "unit: cannot be combined with period on line %d: remove one of them", d.lineOf("period"))
+	case !d.isSet("requests_per_unit"):
+		d.fail(d.lineOf("period"), "period: needs requests_per_unit beside it")
+	}
+	d.checkZone(unitOf(d.limit.Period))
+}
+
+func (d *draft) checkUnit() {
+	unit, valid := parseUnit(d.unit)
+	if !valid {
+		d.fail(d.lineOf("unit"), "invalid rate limit unit '%s'%s", excerpt(d.unit), wantUnit(d.unit))
+		return
+	}
+	if !d.isSet("requests_per_unit") { // valid for Envoy's service, and seldom meant
+		d.warn(d.lineOf("unit"), "a limit without requests_per_unit is 0, and denies every request")
+	}
+	d.checkZone(unit)
 }
 
 // wantUnit returns the end of the message about an unknown unit.
-func (r *reader) wantUnit(name string) string {
-	if near := didYouMean(strings.ToLower(name), unitNames[Second:]); near != "" {
+func wantUnit(name string) string {
+	if near := didYouMean(strings.ToLower(name), unitNames()); near != "" {
 		return near
 	}
-	return ": want " + orList(unitNames[Second:]) + ", or use period"
-}
-
-func (r *reader) checkUnit(s *limitSpec) {
-	unit, valid := parseUnit(s.unit)
-	if !valid {
-		r.fail(s.lineOf("unit"), "invalid rate limit unit '%s'%s", excerpt(s.unit), r.wantUnit(s.unit))
-		return
-	}
-	if !s.isSet("requests_per_unit") { // valid for Envoy's service, and seldom meant
-		r.warn(s.lineOf("unit"), "a limit without requests_per_unit is 0, and denies every request")
-	}
-	r.checkZone(s, unit)
+	return ": want " + orList(unitNames()) + ", or use period"
 }
 
 // checkZone reports a zone with a unit that no calendar has.
-func (r *reader) checkZone(s *limitSpec, unit Unit) {
-	if _, ok := calendarAligns[unit]; s.isSet("zone") && !ok {
-		r.fail(s.lineOf("zone"), "zone: needs a unit or period of a day, week, month or year")
+func (d *draft) checkZone(unit Unit) {
+	if d.isSet("zone") && unit.align() == penstock.AlignFirst {
+		d.fail(d.lineOf("zone"), "zone: needs a unit or period of a day, week, month or year")
 	}
 }
 
-// checkAlgorithm reports settings of another algorithm than the limit's. It returns
-// true if there are none.
-func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
-	before := r.problems.count()
-	l := penstock.Limit{Algorithm: a}
+// checkAlgorithm reports settings that the limit's algorithm does not have. It returns true if
+// there are none.
+func (d *draft) checkAlgorithm(l penstock.Limit) bool {
+	before := d.problems.count()
 	for _, c := range []struct {
-		name    string
-		belongs bool
-		owner   string
+		name  string
+		isSet bool
+		needs func(penstock.Limit) bool
 	}{
-		{"burst", l.IsBucket(), "token-bucket or leaky-bucket"},
-		{"buckets", a == penstock.RollingWindow, "rolling-window"},
-		{"zone", a == penstock.FixedWindow, "fixed-window"},
-		{"lease", a == penstock.TokenBucket || s.lease == nil || !*s.lease, "token-bucket"},
-		{"charge", !s.chargeAlways || l.CanOwe(), "token-bucket, leaky-bucket, fixed-window or sliding-window"},
+		{"burst", d.isSet("burst"), penstock.Limit.IsBucket},
+		{"buckets", d.isSet("buckets"), is(penstock.RollingWindow)},
+		{"zone", d.isSet("zone"), is(penstock.FixedWindow)},
+		{"lease", d.rule.Lease != nil && *d.rule.Lease, is(penstock.TokenBucket)},
+		{"charge", d.rule.ChargeAlways, penstock.Limit.CanOwe},
+		{"id", d.isSet("id"), penstock.Limit.HasPermits},
 	} {
-		if s.isSet(c.name) && !c.belongs {
-			r.fail(s.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, c.owner, a)
+		if c.isSet && !c.needs(l) {
+			d.fail(d.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, orList(algorithmsThat(c.needs)), l.Algorithm)
 		}
 	}
-	switch concurrent := l.HasPermits(); {
-	case concurrent && s.id == "":
-		r.fail(s.lineOf("limit"), "a concurrent limit needs id: and the key of the entry that names the permit, such as request_id")
-	case concurrent && s.settle:
-		r.fail(s.lineOf("settle"), "settle: cannot be combined with a concurrent limit, whose permits are released and not settled")
-	case !concurrent && s.isSet("id"):
-		r.fail(s.lineOf("id"), "id: needs algorithm: concurrent, but it is %s", a)
+	switch {
+	case l.HasPermits() && d.rule.ID == "":
+		d.fail(d.lineOf("limit"), "a concurrent limit needs id: and the key of the entry that names the permit, such as request_id")
+	case l.HasPermits() && d.rule.Settle:
+		d.fail(d.lineOf("settle"), "settle: cannot be combined with a concurrent limit, whose permits are released and not settled")
 	}
-	return r.problems.count() == before
+	return d.problems.count() == before
+}
+
+func is(a penstock.Algorithm) func(penstock.Limit) bool {
+	return func(l penstock.Limit) bool { return l.Algorithm == a }
+}
+
+// algorithmsThat returns the names of the algorithms whose limits have a property.
+func algorithmsThat(has func(penstock.Limit) bool) (names []string) {
+	for _, a := range penstock.Algorithms() {
+		if has(penstock.Limit{Algorithm: a}) {
+			names = append(names, a.String())
+		}
+	}
+	return names
+}
+
+// checkSettle reports rules with settle in a domain with compat: there hits are counted as
+// Envoy's service counts them, which knows no ID.
+func (p *parser) checkSettle(d *Domain) {
+	if !d.CompatEnvoy {
+		return
+	}
+	d.top.walk(func(n *node) {
+		if n.rule != nil && n.rule.Settle && !n.sharesLimit {
+			p.problems.add(n.rule.File, n.rule.Line, "settle: cannot be combined with compat: envoy of the domain '%s'", excerpt(d.Name))
+		}
+	})
 }

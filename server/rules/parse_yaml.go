@@ -5,11 +5,9 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/internal/yamlerror"
+	"github.com/penstock-io/penstock/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -26,6 +24,7 @@ type reader struct {
 	problems *problems
 	warnings *problems
 	nodes    *int                      // read so far, in all files
+	kinds    map[string]fieldKind      // all fields, by name
 	limits   map[string]penstock.Limit // parsed before, by text: many rules share a few
 }
 
@@ -214,80 +213,3 @@ func (r *reader) listOfMaps(f field) []field {
 	}
 	return maps
 }
-
-// text returns the text of a field. A value that YAML reads as another type, such as a
-// number, is returned as it is written.
-func (r *reader) text(f field) (s string) {
-	switch {
-	case f.value.Kind != yaml.ScalarNode:
-		r.failType(f, "text")
-	case f.value.Tag == "!!str" && utf8.ValidString(f.value.Value): // most are; decoding takes longer
-		return f.value.Value
-	case f.value.ShortTag() == "!!float":
-		r.failFloat(f)
-	case f.value.Decode(&s) != nil || strings.ToValidUTF8(s, "") != s:
-		r.failType(f, "text")
-	}
-	return s
-}
-
-// flag returns a boolean field, in any of the spellings of YAML 1.1.
-func (r *reader) flag(f field) bool {
-	n := f.value
-	plain := n.Kind == yaml.ScalarNode && n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) == 0
-	if isNull(n) {
-		return false
-	}
-	if n.ShortTag() == "!!float" {
-		r.failFloat(f)
-		return false
-	}
-	if plain {
-		switch strings.ToLower(n.Value) {
-		case "true", "yes", "on", "y":
-			return true
-		case "false", "no", "off", "n":
-			return false
-		}
-	}
-	r.failType(f, "true or false")
-	return false
-}
-
-// requests returns the number in requests_per_unit.
-func (r *reader) requests(f field) (n uint32) {
-	switch {
-	case isNull(f.value):
-	case f.value.ShortTag() == "!!float":
-		r.failFloat(f)
-	case f.value.ShortTag() != "!!int" || f.value.Decode(&n) != nil:
-		r.failType(f, "a whole number from 0 to 4294967295")
-	}
-	return n
-}
-
-// failFloat reports a fractional number, which Envoy's service rejects everywhere.
-func (r *reader) failFloat(f field) {
-	r.fail(f.line, "%s: %s is not a whole number: put it in quotes if it is text",
-		f.name, excerpt(f.value.Value))
-}
-
-func (r *reader) failType(f field, want string) {
-	r.fail(f.line, "%s: want %s, got %s", f.name, want, r.kindText(f.value))
-}
-
-// kindText describes a value for messages: its kind or, if it is a scalar, its text.
-func (r *reader) kindText(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a map"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	if isNull(n) {
-		return "null"
-	}
-	return "'" + excerpt(n.Value) + "'"
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

@@ -149,38 +149,48 @@ const (
 	Week
 )
 
-var unitNames = []string{"unknown", "second", "minute", "hour", "day", "month", "year", "week"}
+// units has the name, the length and the calendar of each unit. A month has 30 days and a year
+// 365, as in Envoy's service.
+var units = [...]struct {
+	name   string
+	length time.Duration
+	align  penstock.Align // AlignFirst if calendars do not have it
+}{
+	UnknownUnit: {name: "unknown"},
+	Second:      {name: "second", length: time.Second},
+	Minute:      {name: "minute", length: time.Minute},
+	Hour:        {name: "hour", length: time.Hour},
+	Day:         {"day", 24 * time.Hour, penstock.AlignDay},
+	Month:       {"month", 30 * 24 * time.Hour, penstock.AlignMonth},
+	Year:        {"year", 365 * 24 * time.Hour, penstock.AlignYear},
+	Week:        {"week", 7 * 24 * time.Hour, penstock.AlignWeek},
+}
 
 // String returns the unit's name in rule files.
 func (u Unit) String() string {
-	if u < 0 || int(u) >= len(unitNames) {
+	if u < 0 || int(u) >= len(units) {
 		return "unit(" + strconv.Itoa(int(u)) + ")"
 	}
-	return unitNames[u]
+	return units[u].name
 }
 
-// Length returns how long the unit is: a month has 30 days and a year 365, as in
-// Envoy's service. It is 0 for the unknown unit.
-func (u Unit) Length() time.Duration {
-	const day = 24 * time.Hour
-	switch u {
-	case Second:
-		return time.Second
-	case Minute:
-		return time.Minute
-	case Hour:
-		return time.Hour
-	case Day:
-		return day
-	case Week:
-		return 7 * day
-	case Month:
-		return 30 * day
-	case Year:
-		return 365 * day
+// unitNames returns the units that rule files can have.
+func unitNames() (names []string) {
+	for _, u := range units[Second:] {
+		names = append(names, u.name)
 	}
-	return 0
+	return names
 }
+
+// Length returns how long the unit is, or 0 if it is not known.
+func (u Unit) Length() time.Duration {
+	if u < 0 || int(u) >= len(units) {
+		return 0
+	}
+	return units[u].length
+}
+
+func (u Unit) align() penstock.Align { return units[u].align }
 
 // Limit returns a limit of requests per unit as Envoy's service counts it: in fixed
 // windows aligned to the clock. The unit must not be UnknownUnit.
@@ -195,22 +205,22 @@ func (u Unit) Limit(requests uint32) penstock.Limit {
 
 // parseUnit returns the unit of that name, ignoring case.
 func parseUnit(name string) (Unit, bool) {
-	for u := Second; u <= Week; u++ {
-		if strings.EqualFold(name, unitNames[u]) {
-			return u, true
-		}
-	}
-	return UnknownUnit, false
+	return firstUnit(func(u Unit) bool { return strings.EqualFold(name, units[u].name) })
 }
 
 // unitOf returns the unit of that length.
 func unitOf(period time.Duration) Unit {
+	u, _ := firstUnit(func(u Unit) bool { return units[u].length == period })
+	return u
+}
+
+func firstUnit(is func(Unit) bool) (Unit, bool) {
 	for u := Second; u <= Week; u++ {
-		if u.Length() == period {
-			return u
+		if is(u) {
+			return u, true
 		}
 	}
-	return UnknownUnit
+	return UnknownUnit, false
 }
 
 // An OnStoreFailure is how requests are decided while the store is unavailable.

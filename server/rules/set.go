@@ -11,7 +11,6 @@ import (
 type Set struct {
 	rules    []*Rule
 	domains  map[string]*Domain
-	few      []*Domain // all of them, if they are few: faster to search than the map
 	warnings Errors
 }
 
@@ -31,17 +30,7 @@ func (s *Set) Rule(name string) *Rule {
 func (s *Set) Warnings() Errors { return s.warnings }
 
 // Domain returns the domain of that name, or nil.
-func (s *Set) Domain(name string) *Domain {
-	if len(s.domains) > maxFew {
-		return s.domains[name]
-	}
-	for _, d := range s.few {
-		if d.Name == name {
-			return d
-		}
-	}
-	return nil
-}
+func (s *Set) Domain(name string) *Domain { return s.domains[name] }
 
 // DomainNames returns the names of all domains, sorted.
 func (s *Set) DomainNames() []string { return slices.Sorted(maps.Keys(s.domains)) }

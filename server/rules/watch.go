@@ -46,11 +46,20 @@ func (s *Source) Reload() {
 }
 
 // waitForChange returns when the files should be read again, which is after a given time
-// unless that is 0, or the context has ended. It returns true if Reload was called.
+// unless that is 0, or the context has ended. It returns true if Reload was called. After a
+// change it waits until nothing has changed for the debounce time or, if changes do not stop,
+// for twenty times as long.
 func (s *Source) waitForChange(ctx context.Context, w *watcher, poll <-chan time.Time, wait time.Duration) (reload bool) {
-	var again <-chan time.Time
+	events, errors := w.events, w.errors
+	var again, quiet <-chan time.Time
 	if wait > 0 {
 		again = time.After(wait)
+	}
+	changed := func() {
+		if quiet == nil {
+			poll, errors, again = nil, nil, time.After(20*s.o.Debounce)
+		}
+		quiet = time.After(s.o.Debounce)
 	}
 	for {
 		select {
@@ -62,40 +71,17 @@ func (s *Source) waitForChange(ctx context.Context, w *watcher, poll <-chan time
 			return false
 		case <-again:
 			return false
-		case e, open := <-w.events:
-			if !open || w.scan.affects(e.Name) {
-				return s.waitUntilQuiet(ctx, w)
-			}
-		case <-w.errors:
-			return s.waitUntilQuiet(ctx, w)
-		}
-	}
-}
-
-// waitUntilQuiet returns when nothing has changed for the debounce time. If changes do
-// not stop, it returns after twenty times as long.
-func (s *Source) waitUntilQuiet(ctx context.Context, w *watcher) (reload bool) {
-	longest := time.NewTimer(20 * s.o.Debounce)
-	defer longest.Stop()
-	quiet := time.NewTimer(s.o.Debounce)
-	defer quiet.Stop()
-	events := w.events
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-s.reload:
-			return true
-		case <-longest.C:
-			return false
-		case <-quiet.C:
+		case <-quiet:
 			return false
 		case e, open := <-events:
 			if !open {
 				events = nil
-			} else if w.scan.affects(e.Name) {
-				quiet.Reset(s.o.Debounce)
 			}
+			if !open || w.scan.affects(e.Name) {
+				changed()
+			}
+		case <-errors:
+			changed()
 		}
 	}
 }

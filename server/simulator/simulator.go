@@ -118,12 +118,6 @@ func validate(arrivals []Arrival) error {
 	return nil
 }
 
-// algorithms are the lanes, in the order in which they are shown.
-var algorithms = []penstock.Algorithm{
-	penstock.TokenBucket, penstock.LeakyBucket, penstock.FixedWindow,
-	penstock.SlidingWindow, penstock.RollingWindow, penstock.SlidingLog,
-}
-
 // parseLimit parses a limit that can be simulated.
 func parseLimit(text string) (penstock.Limit, error) {
 	l, err := penstock.ParseLimit(text)
@@ -139,10 +133,12 @@ func parseLimit(text string) (penstock.Limit, error) {
 func simulate(l penstock.Limit, arrivals []Arrival, onClock bool) *Simulation {
 	s := &Simulation{Limit: l, Arrivals: arrivals}
 	start := startFor(l)
-	for _, a := range algorithms {
+	for _, a := range penstock.Algorithms() {
 		lane := Lane{Algorithm: a, Limit: limitFor(l, a, onClock), Written: a == l.Algorithm}
-		lane.run(start, arrivals)
-		s.Lanes = append(s.Lanes, lane)
+		if !lane.Limit.HasPermits() {
+			lane.run(start, arrivals)
+			s.Lanes = append(s.Lanes, lane)
+		}
 	}
 	s.Summary = s.summarize()
 	return s

@@ -6,7 +6,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/penstock-io/penstock/server/internal/yamlerror"
+	"github.com/penstock-io/penstock/internal/yamlerror"
 )
 
 func TestLocateFindsLineOfMistake(t *testing.T) {

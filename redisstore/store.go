@@ -38,8 +38,8 @@
 //
 // The store needs Redis 6 or later, or a compatible server. Its user needs the
 // commands hello, eval, evalsha, time, pttl, get, set, incrby and del on keys that begin with
-// the prefix, for IDs pexpiretime, or before Redis 6.2 pexpireat, and for permits append;
-// in a Cluster also cluster|slots, cluster|shards and asking, and with Sentinel also role.
+// the prefix, for IDs pexpiretime, or before Redis 6.2 pexpireat, and for permits append and
+// setrange; in a Cluster also cluster|slots, cluster|shards and asking, and with Sentinel also role.
 // With info and ping, Open can check the server and idle connections are monitored; with
 // script|load, Open loads the scripts. Without info there is no batching, because the
 // server could be a proxy in front of several.

@@ -14,7 +14,7 @@ import (
 // A hundred permits of a key take at most 3.2 kB. When they are released, the place of the last
 // remains until it expires. Redis never sees an ID.
 func TestPermitsAreSmallAndHashed(t *testing.T) {
-	tr := newRivalTest(t)
+	tr := newClockTest(t)
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 100, Period: time.Minute}
 	for i := range 100 {
 		tr.wait(time.Millisecond)
@@ -26,7 +26,7 @@ func TestPermitsAreSmallAndHashed(t *testing.T) {
 	if len(keys) != 1 {
 		t.Fatalf("a hundred permits of one key are in %q, want one key", keys)
 	}
-	if n := tr.number("MEMORY", "USAGE", keys[0], "SAMPLES", 0); n > 3200 {
+	if n := tr.number("MEMORY", "USAGE", keys[0], "SAMPLES", "0"); n > 3200 {
 		t.Errorf("a hundred permits take %d bytes, want at most 3200", n)
 	}
 	if value := redistest.MustCommand(t, fakeClockServer, "GET", keys[0]); strings.Contains(value, "request") {
@@ -69,7 +69,7 @@ func TestPermitsAreTakenOnceWhenAnswersAreLost(t *testing.T) {
 // Setting an expiry costs Redis as much as three other commands. So a take does it once in
 // half a period, and a release never.
 func TestPermitsKeepExpiryOfTheirKey(t *testing.T) {
-	tr := newRivalTest(t)
+	tr := newClockTest(t)
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 10, Period: time.Minute}
 	take := func(cost int64, id string) {
 		t.Helper()
@@ -112,7 +112,7 @@ return 1`
 // The clock of a key's permits wraps around after 24 days. Wherever that is, the decisions
 // are the same.
 func TestPermitsOutliveTheirClock(t *testing.T) {
-	tr := newRivalTest(t)
+	tr := newClockTest(t)
 	wantDecisions := permitDecisions(tr, 0)
 	for _, before := range []int64{1, 10_000, 90_000, 120_000, 120_001, 180_000, 200_000} { // half milliseconds
 		if got := permitDecisions(tr, 1<<32-before-before%2); got != wantDecisions {
@@ -122,7 +122,7 @@ func TestPermitsOutliveTheirClock(t *testing.T) {
 }
 
 // permitDecisions returns what a key decides whose clock was shifted after its first permit.
-func permitDecisions(tr *rivalTest, shift int64) string {
+func permitDecisions(tr *clockTest, shift int64) string {
 	var b strings.Builder
 	l := penstock.Limit{Name: "shift-" + strconv.FormatInt(shift, 10), Algorithm: penstock.Concurrent, Count: 4, Period: time.Minute}
 	decide := func(after time.Duration, cost int64, id string) {
@@ -130,9 +130,7 @@ func permitDecisions(tr *rivalTest, shift int64) string {
 		b.WriteString(tr.request(penstock.Request{Limit: l, Cost: cost, ID: id}).String() + "\n")
 	}
 	decide(0, 1, "a")
-	if _, err := tr.eval(shiftClock, tr.storeKeys(), shift); err != nil {
-		tr.Fatal(err)
-	}
+	tr.eval(shiftClock, tr.storeKeys(), shift)
 	decide(20*time.Second, 2, "b")
 	decide(time.Second, -1, "b")
 	decide(time.Second, 1, "a")
@@ -148,7 +146,7 @@ func permitDecisions(tr *rivalTest, shift int64) string {
 
 // A clock that steps back by months moves expiries further than a permit can count.
 func TestPermitsExpireInTimeAfterLongStepBack(t *testing.T) {
-	tr := newRivalTest(t)
+	tr := newClockTest(t)
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
 	tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
 	tr.wait(-120 * 24 * time.Hour)
@@ -165,7 +163,7 @@ func TestPermitsExpireInTimeAfterLongStepBack(t *testing.T) {
 // steps back moves further than a permit can count.
 func TestPermitsAfterAllWereReleasedAndLongStepBack(t *testing.T) {
 	for _, step := range []time.Duration{29 * time.Second, 31 * time.Second, 25 * 24 * time.Hour, 120 * 24 * time.Hour} {
-		tr := newRivalTest(t)
+		tr := newClockTest(t)
 		l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
 		tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
 		tr.request(penstock.Request{Limit: l, Cost: -1, ID: "a"})
@@ -190,11 +188,11 @@ func TestPermitsAfterAllWereReleasedAndLongStepBack(t *testing.T) {
 // The empty value is deleted by a reset, and by any request once its expiry is too far away.
 func TestPermitsEmptyValueIsDeleted(t *testing.T) {
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
-	for name, remove := range map[string]func(*rivalTest){
-		"reset":     func(tr *rivalTest) { tr.request(penstock.Request{Limit: l, Cost: penstock.Reset}) },
-		"step back": func(tr *rivalTest) { tr.wait(-time.Hour); tr.request(penstock.Request{Limit: l}) },
+	for name, remove := range map[string]func(*clockTest){
+		"reset":     func(tr *clockTest) { tr.request(penstock.Request{Limit: l, Cost: penstock.Reset}) },
+		"step back": func(tr *clockTest) { tr.wait(-time.Hour); tr.request(penstock.Request{Limit: l}) },
 	} {
-		tr := newRivalTest(t)
+		tr := newClockTest(t)
 		tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
 		tr.request(penstock.Request{Limit: l, Cost: -1, ID: "a"})
 		if keys := tr.storeKeys(); len(keys) != 1 {
@@ -209,7 +207,7 @@ func TestPermitsEmptyValueIsDeleted(t *testing.T) {
 func TestPermitsForeignValueFails(t *testing.T) {
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
 	for _, foreign := range []string{"x", "four", "hello", strings.Repeat("x", 17)} {
-		tr := newRivalTest(t)
+		tr := newClockTest(t)
 		tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
 		name := tr.storeKeys()[0]
 		redistest.MustCommand(t, fakeClockServer, "SET", name, foreign, "KEEPTTL")
@@ -227,7 +225,7 @@ func TestPermitsForeignValueFails(t *testing.T) {
 
 // A cold process pays whole units of the limit that it shares with a warm one.
 func TestWarmUpPaysInUnitsOfRedis(t *testing.T) {
-	tr := newRivalTest(t)
+	tr := newClockTest(t)
 	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.FixedWindow, penstock.SlidingWindow, penstock.SlidingLog} {
 		l := penstock.PerHour(10).WithAlgorithm(a)
 		cold := penstock.WithWarmUp(tr.store, time.Hour)

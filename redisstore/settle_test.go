@@ -36,7 +36,7 @@ func TestSettleFindsTheWindowOfItsTake(t *testing.T) {
 // Redis keeps a key until after the millisecond in which it expires. A record in that
 // millisecond is no longer remembered.
 func TestIDExpiresWithItsMillisecond(t *testing.T) {
-	tr := newRivalTest(t)
+	tr := newClockTest(t)
 	l := penstock.Limit{Algorithm: penstock.SlidingLog, Count: 5, Period: time.Millisecond}
 	for i := range 5 {
 		if d := tr.request(penstock.Request{Limit: l, Cost: 2, ID: "a"}); d.Granted != 2 || d.Remaining != 3 {

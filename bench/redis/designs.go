@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/rivalscripts"
+	"github.com/penstock-io/penstock/bench/lineage/rivalscripts"
 )
 
 // keyOf returns a key of 20 bytes with three letters that are unique to a shape, and a

@@ -7,7 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/measure"
-	"github.com/penstock-io/penstock/internal/rivalscripts"
+	"github.com/penstock-io/penstock/bench/lineage/rivalscripts"
 )
 
 // The documents that propose the logs measure them with 500 connections, no pipeline,

@@ -1,6 +1,6 @@
 // Package rivalscripts holds the Redis scripts of other rate limiters, rewritten
-// to send the same commands in the same order, flaws included. The tests of
-// redisstore use them as oracles (docs/lineage.md), and bench measures some.
+// to send the same commands in the same order, flaws included. The tests in the
+// directory above run them beside the store, and bench/redis measures some.
 package rivalscripts
 
 import _ "embed" // for the scripts

@@ -1,4 +1,4 @@
-package redisstore_test
+package lineage
 
 import (
 	"context"
@@ -368,7 +368,7 @@ func TestIstioUsesUndeclaredKeys(t *testing.T) {
 		t.Errorf("on a node with half of the slots, %d of 100 calls with an id failed, want about half", failed)
 	}
 
-	s := openURL(t, "redis-cluster://"+node.Addr, longTimeout)
+	s := openStore(t, "redis-cluster://"+node.Addr, newPrefix())
 	for id := range 100 {
 		r := penstock.Request{Key: key, Limit: fixedWindow(1000, time.Hour), Cost: 1, ID: fmt.Sprint("id", id)}
 		if d, err := s.Take(context.Background(), r); err != nil || d.Granted != 1 {
@@ -381,9 +381,9 @@ func TestIstioUsesUndeclaredKeys(t *testing.T) {
 // them and returns a key in one of them.
 func startHalfCluster(t *testing.T) (node *redistest.Server, key string) {
 	t.Helper()
-	node = startServer(t, "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-	mustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "8191")
-	waitFor(t, "the node serves one of ten keys", func() bool {
+	node = redistest.StartForTest(t, redistest.Options{Args: []string{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"}})
+	redistest.MustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "8191")
+	redistest.WaitFor(t, "the node serves one of ten keys", func() bool {
 		for i := range 10 {
 			key = fmt.Sprint("key", i)
 			if _, err := node.Command("EXISTS", key); err == nil {

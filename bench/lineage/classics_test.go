@@ -1,4 +1,4 @@
-package redisstore_test
+package lineage
 
 import (
 	"context"
@@ -74,7 +74,7 @@ func TestFunnelPerProcessAdmitsDouble(t *testing.T) {
 	rival, store := 0, 0
 	for range 2 {
 		f, process := newFunnel(15, 0.5, tr.now), newRivalTest(t)
-		process.store = open(t, fakeClockServer, sharedOptions(tr.prefix))
+		process.store = tr.openAnother()
 		rival += countAdmitted(20, func() bool { return f.take(tr.now) })
 		store += countAdmitted(20, func() bool { return process.take(replies()).Allowed })
 	}
@@ -190,7 +190,7 @@ func TestReservationsQueueAcrossProcesses(t *testing.T) {
 	tr := newRivalTest(t)
 	l := penstock.PerSecond(10).WithBurst(1)
 	for i := range 4 {
-		lim, err := penstock.New(open(t, fakeClockServer, sharedOptions(tr.prefix)), l)
+		lim, err := penstock.New(tr.openAnother(), l)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -145,9 +145,9 @@ func (t *pendingTake) batchScript() *Script {
 	case t.group != nil:
 		return t.group.script
 	case t.request.once:
-		return t.request.limit.onceBatch
+		return t.request.limit.scripts.onceBatch
 	}
-	return t.request.limit.batchScript
+	return t.request.limit.scripts.batch
 }
 
 // join adds a take to the open batch of its queue, or opens one. It returns nil if

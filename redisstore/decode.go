@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // A script replies with the state that it found, and the same step in Go works out
@@ -49,19 +50,19 @@ func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	}
 	maxTTL := cl.period
 	switch cl.step {
-	case algorithm.SlidingLogStep:
+	case script.SlidingLog:
 		return append(reply[:0], cl.scriptCost(ask), reply[0], 0, cl.period)
-	case algorithm.ConcurrentStep:
+	case script.Concurrent:
 		return append(reply[:0], cl.scriptCost(ask), reply[0]%permitsRadix, 0, reply[0]/permitsRadix)
-	case algorithm.SlidingWindowStep:
+	case script.SlidingWindow:
 		maxTTL *= 2
-	case algorithm.FixedWindowStep, algorithm.AlignedWindowStep:
+	case script.FixedWindow, script.AlignedWindow:
 	default:
 		return reply
 	}
 	both := reply[0]
 	reply = append(reply[:0], both/(maxTTL+1), both%(maxTTL+1))
-	if cl.step == algorithm.AlignedWindowStep {
+	if cl.step == script.AlignedWindow {
 		reply = append(reply, endFromNow)
 	}
 	return reply
@@ -78,11 +79,11 @@ const endFromNow = -1
 // replyLen returns how many integers a step replies with.
 func (cl *compiledLimit) replyLen() int {
 	switch cl.step {
-	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
+	case script.TokenBucket, script.LeakyBucket:
 		return 1
-	case algorithm.FixedWindowStep, algorithm.SlidingWindowStep:
+	case script.FixedWindow, script.SlidingWindow:
 		return 2
-	case algorithm.AlignedWindowStep:
+	case script.AlignedWindow:
 		return 3
 	}
 	return 4
@@ -91,7 +92,7 @@ func (cl *compiledLimit) replyLen() int {
 // missedWindow returns Redis's time if it was outside the windows that the script
 // was sent, so that nothing was decided.
 func (cl *compiledLimit) missedWindow(reply []int64) (now int64, missed bool) {
-	return reply[len(reply)-1], cl.step == algorithm.AlignedWindowStep && reply[0] == noWindow
+	return reply[len(reply)-1], cl.step == script.AlignedWindow && reply[0] == noWindow
 }
 
 // noWindow is the first number of a reply if no window includes Redis's time.
@@ -198,18 +199,18 @@ func (cl *compiledLimit) peek(state []int64) penstock.Decision {
 // due, from now.
 func (cl *compiledLimit) refundDue(state []int64, units, due int64) penstock.Decision {
 	switch cl.step {
-	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
+	case script.TokenBucket, script.LeakyBucket:
 		b, outcome := cl.rate().RefundDue(cl.bucket(state[0]), 0, units, due)
 		return cl.decision(outcome, cl.rate().Balance(b.Full))
-	case algorithm.FixedWindowStep:
+	case script.FixedWindow:
 		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
 		c, outcome := cl.fixed.RefundDue(counter(state[0], state[1]), 0, w, units, due)
 		return cl.decision(outcome, cl.fixed.Balance(c, 0))
-	case algorithm.AlignedWindowStep:
+	case script.AlignedWindow:
 		used, end, now, w := cl.alignedWindow(state)
 		c, outcome := cl.fixed.RefundDue(counter(used, end), now*tick, w, units, now*tick+due)
 		return cl.decision(outcome, cl.fixed.Balance(c, now*tick))
-	case algorithm.SlidingWindowStep:
+	case script.SlidingWindow:
 		s, outcome := cl.sliding.RefundDue(cl.slide(state[0], state[1]), 0, units, due)
 		return cl.decision(outcome, cl.sliding.Balance(s, 0))
 	}
@@ -221,19 +222,19 @@ func (cl *compiledLimit) refundDue(state []int64, units, due int64) penstock.Dec
 // endFromNow.
 func (cl *compiledLimit) decide(state []int64, ask algorithm.Request) penstock.Decision {
 	switch cl.step {
-	case algorithm.TokenBucketStep:
+	case script.TokenBucket:
 		b, outcome := cl.token.Decide(cl.bucket(state[0]), 0, ask)
 		return cl.decision(outcome, cl.token.Balance(b.Full))
-	case algorithm.LeakyBucketStep:
+	case script.LeakyBucket:
 		b, outcome := cl.leaky.Decide(cl.bucket(state[0]), 0, ask)
 		return cl.decision(outcome, cl.leaky.Balance(b.Full))
-	case algorithm.FixedWindowStep:
+	case script.FixedWindow:
 		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
 		c, outcome := cl.fixed.Decide(counter(state[0], state[1]), 0, w, ask)
 		return cl.decision(outcome, cl.fixed.Balance(c, 0))
-	case algorithm.AlignedWindowStep:
+	case script.AlignedWindow:
 		return cl.decideAligned(state, ask)
-	case algorithm.SlidingWindowStep:
+	case script.SlidingWindow:
 		s, outcome := cl.sliding.Decide(cl.slide(state[0], state[1]), 0, ask)
 		return cl.decision(outcome, cl.sliding.Balance(s, 0))
 	}
@@ -284,7 +285,7 @@ func (cl *compiledLimit) alignedWindow(state []int64) (used, end, now int64, w a
 func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) penstock.Decision {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
 	outcome := algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
-	if wait == neverWait || cl.step != algorithm.ConcurrentStep && ask.NeverFits(cl.capacity) {
+	if wait == neverWait || cl.step != script.Concurrent && ask.NeverFits(cl.capacity) {
 		outcome = algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
 	return cl.decision(outcome, algorithm.Balance{Remaining: max(cl.normal.Count-used, 0), ResetAfter: reset * tick})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // A compiledRequest holds what is needed to encode a request's call and to decode
@@ -46,7 +47,7 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, rec
 	state := stateKey(s.prefix, r.Key, q.limit.identity)
 	c.Keys = append(c.Keys[:0], state)
 	c.idempotent, q.permit = q.once, ""
-	if q.once && q.limit.step == algorithm.ConcurrentStep {
+	if q.once && q.limit.step == script.Concurrent {
 		q.once, q.permit = false, permitOf(state, r.ID)
 		c.idempotent = !r.NewID // a repeated take would find the permits of the first
 	}
@@ -64,18 +65,18 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	cl.centerCalendar(s.redisMillis())
 	switch {
 	case q.once:
-		c.Script = cl.onceScript
+		c.Script = cl.scripts.once
 		c.argsBuf = q.appendOnceArgs(c.argsBuf[:0])
 		c.Args = c.argsBuf
 	case q.permit != "":
-		c.Script = cl.takeScript
+		c.Script = cl.scripts.take
 		c.argsBuf = cl.appendPermitArgs(q.ask, q.permit, c.argsBuf[:0])
 		c.Args = c.argsBuf
-	case q.ask == (algorithm.Request{Cost: 1}) && cl.step != algorithm.AlignedWindowStep:
-		c.Script = cl.takeScript
+	case q.ask == (algorithm.Request{Cost: 1}) && cl.step != script.AlignedWindow:
+		c.Script = cl.scripts.take
 		c.Args = cl.oneUnitArgs
 	default:
-		c.Script = cl.takeScript
+		c.Script = cl.scripts.take
 		c.argsBuf = cl.appendArgs(q.ask, c.argsBuf[:0])
 		c.Args = c.argsBuf
 	}
@@ -125,7 +126,7 @@ func formatUnits(units int64) string {
 // settleAsk returns the ask for what a settlement charges: as a debt, or if the limit has
 // none, what is left.
 func (cl *compiledLimit) settleAsk(cost int64) algorithm.Request {
-	hasDebt := cl.step != algorithm.RollingWindowStep && cl.step != algorithm.SlidingLogStep
+	hasDebt := cl.step != script.RollingWindow && cl.step != script.SlidingLog
 	return algorithm.Request{Cost: cost, Overdraw: hasDebt, AtMost: !hasDebt}
 }
 
@@ -156,18 +157,18 @@ func (cl *compiledLimit) setOnceArgs() {
 // appendArgs appends the script's arguments for an ask.
 func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []string {
 	switch cl.step {
-	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
+	case script.TokenBucket, script.LeakyBucket:
 		return cl.appendBucketArgs(ask, args)
-	case algorithm.AlignedWindowStep:
+	case script.AlignedWindow:
 		return cl.appendAlignedArgs(ask, args)
 	}
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
 	args = append(args, cl.limitArgs...)
-	if cl.step == algorithm.ConcurrentStep { // without an ID, nothing is taken
+	if cl.step == script.Concurrent { // without an ID, nothing is taken
 		return args
 	}
 	how := grantArg(ask)
-	if cl.step == algorithm.RollingWindowStep || cl.step == algorithm.SlidingLogStep || cl.debtArg == "" {
+	if cl.step == script.RollingWindow || cl.step == script.SlidingLog || cl.debtArg == "" {
 		if how != "" {
 			args = append(args, how)
 		}
@@ -218,7 +219,7 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 	switch {
 	case ask.Cost < 0:
 		return max(ask.Cost, -2*maxCount) // a count and its debt
-	case cl.step == algorithm.ConcurrentStep:
+	case cl.step == script.Concurrent:
 		return ask.Cost // its script must find permits that this ID holds already
 	case ask.Overdraw:
 		return min(ask.Cost, cl.capacity+cl.overdraft)
@@ -263,11 +264,11 @@ func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) 
 // debtBound returns how far the debt of a token bucket may grow, or above which
 // debt a leaky bucket's delay is too long.
 func (cl *compiledLimit) debtBound(ask algorithm.Request) string {
-	if ask.MaxDelay == 0 || ask.KeepFree > 0 && cl.step == algorithm.TokenBucketStep {
+	if ask.MaxDelay == 0 || ask.KeepFree > 0 && cl.step == script.TokenBucket {
 		return ""
 	}
 	delay := algorithm.RoundDown(ask.MaxDelay, tick)
-	if cl.step == algorithm.LeakyBucketStep {
+	if cl.step == script.LeakyBucket {
 		return strconv.FormatInt(min(delay, cl.leaky.Capacity())/cl.debtUnit, 10)
 	}
 	return strconv.FormatInt((cl.token.Capacity()+min(delay, cl.token.Reach()))/cl.debtUnit, 10)

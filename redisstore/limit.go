@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // tick is the resolution of Redis's clock.
@@ -27,11 +28,8 @@ type compiledLimit struct {
 	capacity    int64 // the most that can be granted at once
 	overdraft   int64 // how much more a charge may take
 	recordTTL   int64 // how long a grant under an ID is remembered, in ticks
-	step        algorithm.Step
-	takeScript  *Script
-	onceScript  *Script
-	batchScript *Script
-	onceBatch   *Script
+	step        script.Step
+	scripts     *stepScripts
 	limitArgs   []string // the script's arguments after the cost
 	countArg    string   // of takes of permits
 	debtArg     string   // the overdraft, if it is not the capacity
@@ -85,8 +83,7 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	cl.compileStep()
 	cl.setDebtArg()
 	cl.setOnceArgs()
-	cl.takeScript, cl.onceScript = takeScripts[cl.step], onceScripts[cl.step]
-	cl.batchScript, cl.onceBatch = batchScripts[cl.step], onceBatchScripts[cl.step]
+	cl.scripts = &scriptsOf[cl.step]
 	cl.oneUnitArgs = cl.appendArgs(algorithm.Request{Cost: 1}, nil)
 	return cl, nil
 }
@@ -112,34 +109,34 @@ func (cl *compiledLimit) compileStep() {
 	n := cl.normal
 	switch n.Algorithm {
 	case penstock.TokenBucket:
-		cl.step = algorithm.TokenBucketStep
+		cl.step = script.TokenBucket
 		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.overdraft, tick)
 		cl.setDebtUnit(&cl.token.Rate)
 	case penstock.LeakyBucket:
-		cl.step = algorithm.LeakyBucketStep
+		cl.step = script.LeakyBucket
 		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.overdraft, tick)
 		cl.setDebtUnit(&cl.leaky.Rate)
 	case penstock.FixedWindow:
-		cl.step = algorithm.FixedWindowStep
+		cl.step = script.FixedWindow
 		cl.fixed = algorithm.FixedWindow{Count: n.Count, Overdraft: cl.overdraft, Tick: tick}
 		cl.limitArgs = formatInts(n.Count, cl.period)
 		if n.Align != penstock.AlignFirst {
-			cl.step = algorithm.AlignedWindowStep
+			cl.step = script.AlignedWindow
 			cl.limitArgs = formatInts(n.Count, cl.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
 		}
 	case penstock.SlidingWindow:
-		cl.step = algorithm.SlidingWindowStep
+		cl.step = script.SlidingWindow
 		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Overdraft: cl.overdraft, Period: cl.period * tick, Tick: tick}
 		cl.limitArgs = formatInts(n.Count, cl.period)
 	case penstock.RollingWindow:
-		cl.step = algorithm.RollingWindowStep
+		cl.step = script.RollingWindow
 		w := algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), tick)
 		cl.limitArgs = formatInts(n.Count, w.Length/tick, w.Buckets)
 	case penstock.SlidingLog:
-		cl.step = algorithm.SlidingLogStep
+		cl.step = script.SlidingLog
 		cl.limitArgs = formatInts(n.Count, cl.period)
 	case penstock.Concurrent:
-		cl.step = algorithm.ConcurrentStep
+		cl.step = script.Concurrent
 		cl.limitArgs = formatInts(cl.period)
 		cl.countArg = strconv.FormatInt(n.Count, 10)
 	}
@@ -159,7 +156,7 @@ func (cl *compiledLimit) setDebtUnit(r *algorithm.Rate) {
 // get it, the others only where it is not the default.
 func (cl *compiledLimit) setDebtArg() {
 	switch {
-	case cl.step != algorithm.AlignedWindowStep && cl.overdraft == cl.capacity:
+	case cl.step != script.AlignedWindow && cl.overdraft == cl.capacity:
 	case cl.debtUnit == 0:
 		cl.debtArg = strconv.FormatInt(cl.overdraft, 10)
 	default:
@@ -176,7 +173,7 @@ func formatInts(numbers ...int64) []string {
 }
 
 func (cl *compiledLimit) rate() *algorithm.Rate {
-	if cl.step == algorithm.LeakyBucketStep {
+	if cl.step == script.LeakyBucket {
 		return &cl.leaky.Rate
 	}
 	return &cl.token.Rate

@@ -4,27 +4,37 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
-var (
-	takeScripts  = map[algorithm.Step]*Script{}
-	onceScripts  = map[algorithm.Step]*Script{}
-	batchScripts = map[algorithm.Step]*Script{}
+// A stepScripts are the scripts of one step.
+type stepScripts struct {
+	take, batch     *Script
+	once, onceBatch *Script // nil if grants leave no records
+}
 
-	onceBatchScripts = map[algorithm.Step]*Script{}
+// scriptsOf has the scripts of each step.
+var scriptsOf = func() (list []stepScripts) {
+	for _, s := range script.Steps() {
+		own := stepScripts{take: newScript("take "+s.String(), s.Take()), batch: newScript("take "+s.String(), s.Batch())}
+		if s.HasRecords() {
+			own.once = newScript("take "+s.String()+" once", s.Once())
+			own.onceBatch = newScript("take "+s.String()+" once", s.OnceBatch())
+		}
+		list = append(list, own)
+	}
+	return list
+}()
 
-	// singleScripts are those of one step, and the take-alls of any number of one step.
-	singleScripts []*Script
-)
-
-// commonScripts returns those that Open loads. The others are calls for several limits with
-// different algorithms, or for many; there are too many combinations to load each.
-var commonScripts = sync.OnceValue(func() []*Script {
-	list := slices.Clone(singleScripts)
-	for _, s := range algorithm.Steps {
-		if s != algorithm.ConcurrentStep {
-			for _, steps := range [][]algorithm.Step{{s, s}, {s, s, s}} {
+// commonScripts returns those that Open loads: of one step, and of several with the same
+// algorithm. There are too many combinations of algorithms to load each.
+var commonScripts = sync.OnceValue(func() (list []*Script) {
+	for _, s := range script.Steps() {
+		own := scriptsOf[s]
+		list = append(list, own.take, own.batch, takeAllScript(1<<s))
+		if s.HasRecords() {
+			list = append(list, own.once, own.onceBatch)
+			for _, steps := range [][]script.Step{{s, s}, {s, s, s}} {
 				list = append(list, groupScript(steps, false), groupScript(steps, true))
 			}
 		}
@@ -32,37 +42,18 @@ var commonScripts = sync.OnceValue(func() []*Script {
 	return list
 })
 
-func init() {
-	for i, s := range algorithm.Steps {
-		takeScripts[s] = newScript("take "+s.String(), s.TakeScript())
-		batchScripts[s] = newScript("take "+s.String(), s.BatchScript())
-		singleScripts = append(singleScripts, takeScripts[s], batchScripts[s], takeAllScript(1<<i))
-		if s != algorithm.ConcurrentStep { // its permits are the records of its IDs
-			onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
-			onceBatchScripts[s] = newScript("take "+s.String()+" once", s.OnceBatchScript())
-			singleScripts = append(singleScripts, onceScripts[s], onceBatchScripts[s])
-		}
-	}
-}
-
 // takeAllScripts holds the scripts needed so far, by their set of steps.
 var takeAllScripts sync.Map
 
-// takeAllScript returns the script for a set of steps, one bit each in the order of
-// algorithm.Steps. It contains no other step, because Redis builds the functions of a
-// script anew for each call.
+// takeAllScript returns the script for a set of steps, one bit each. It contains no other step,
+// because Redis builds the functions of a script anew for each call.
 func takeAllScript(set uint) *Script {
 	if script, ok := takeAllScripts.Load(set); ok {
 		return script.(*Script)
 	}
-	var steps []algorithm.Step
-	for i, s := range algorithm.Steps {
-		if set&(1<<i) != 0 {
-			steps = append(steps, s)
-		}
-	}
-	script, _ := takeAllScripts.LoadOrStore(set, newScript("take all", algorithm.TakeAllScript(steps)))
-	return script.(*Script)
+	steps := slices.DeleteFunc(script.Steps(), func(s script.Step) bool { return set&(1<<s) == 0 })
+	made, _ := takeAllScripts.LoadOrStore(set, newScript("take all", script.TakeAll(steps)))
+	return made.(*Script)
 }
 
 // groupScripts holds the scripts of groups needed so far, by unrolledKey: making one takes the
@@ -70,15 +61,15 @@ func takeAllScript(set uint) *Script {
 var groupScripts sync.Map
 
 // groupScript returns the script of a group with these steps.
-func groupScript(steps []algorithm.Step, each bool) *Script {
-	key := unrolledKey{string(steps), each}
-	if script, ok := groupScripts.Load(key); ok {
-		return script.(*Script)
+func groupScript(steps []script.Step, each bool) *Script {
+	key := unrolledKeyOf(steps, each)
+	if made, ok := groupScripts.Load(key); ok {
+		return made.(*Script)
 	}
-	name, text := "take all", algorithm.TakeAllBatchScript
+	name, text := "take all", script.TakeAllBatch
 	if each {
-		name, text = "take each", algorithm.TakeEachBatchScript
+		name, text = "take each", script.TakeEachBatch
 	}
-	script, _ := groupScripts.LoadOrStore(key, newScript(name, text(steps)))
-	return script.(*Script)
+	made, _ := groupScripts.LoadOrStore(key, newScript(name, text(steps)))
+	return made.(*Script)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // TakeAll decides the requests as one, all or nothing. [penstock.TakeAll] calls it.
@@ -120,7 +121,7 @@ func (s *Store) compileItems(items []takeAllItem, rs []penstock.Request) ([]take
 // setRecords sets the records of items under an ID. All live as long as the longest.
 func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
 	for i := range items {
-		if it := &items[i]; it.ask.Cost > 0 && it.limit.step == algorithm.ConcurrentStep {
+		if it := &items[i]; it.ask.Cost > 0 && it.limit.step == script.Concurrent {
 			it.permit = permitOf(it.key, rs[i].ID)
 		}
 	}
@@ -166,7 +167,7 @@ func sumCosts(items []takeAllItem) error {
 // allDistinct reports whether a few items have different keys. It is false if there are
 // many.
 func allDistinct(items []takeAllItem) bool {
-	if len(items) > algorithm.MaxUnrolled {
+	if len(items) > script.MaxUnrolled {
 		return false
 	}
 	for i := range items {
@@ -268,7 +269,7 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 	c := Call{Args: []string{how, strconv.FormatInt(items[0].lifetime, 10)}, idempotent: items[0].lifetime > 0}
 	set := uint(0)
 	for i := range items {
-		set |= 1 << slices.Index(algorithm.Steps[:], items[i].limit.step)
+		set |= 1 << items[i].limit.step
 		c.Keys = append(c.Keys, items[i].key)
 		c.Args = items[i].appendArgs(c.Args)
 	}
@@ -297,7 +298,7 @@ func (it *takeAllItem) totalAsk() algorithm.Request {
 // appendArgs appends the step's letter, and the arguments to try and to take with.
 func (it *takeAllItem) appendArgs(args []string) []string {
 	try := it.appendStepArgs(it.totalAsk())
-	if it.priorCost > 0 && it.ask.Cost > 0 && !it.ask.Overdraw && it.limit.step == algorithm.LeakyBucketStep && it.ask.MaxDelay > 0 {
+	if it.priorCost > 0 && it.ask.Cost > 0 && !it.ask.Overdraw && it.limit.step == script.LeakyBucket && it.ask.MaxDelay > 0 {
 		try[2] = it.boundAfterPrior()
 	}
 	args = append(args, it.letter())
@@ -342,9 +343,9 @@ func (it *takeAllItem) appendStepArgs(ask algorithm.Request) []string {
 // letter returns the step's letter, a capital if the item overdraws its key.
 func (it *takeAllItem) letter() string {
 	if it.ask.Overdraw {
-		return strings.ToUpper(string(it.limit.step))
+		return strings.ToUpper(it.limit.step.Letter())
 	}
-	return string(it.limit.step)
+	return it.limit.step.Letter()
 }
 
 // boundAfterPrior returns the bound on a leaky bucket's debt for an item that waits
@@ -420,7 +421,7 @@ func denyAll(items []takeAllItem, ds []penstock.Decision) {
 func denyLate(items []takeAllItem, ds []penstock.Decision) {
 	for i := range items {
 		it := &items[i]
-		if it.limit.step != algorithm.LeakyBucketStep || it.ask.Cost == 0 || it.ask.Overdraw {
+		if it.limit.step != script.LeakyBucket || it.ask.Cost == 0 || it.ask.Overdraw {
 			continue
 		}
 		b := it.limit.bucket(it.state[0])

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // TakeEach decides every request independently, all of them in one round trip.
@@ -47,7 +47,7 @@ func (s *Store) takeSingle(ctx context.Context, rs []penstock.Request, ds []pens
 // they have no group, or if a key holds a value that no limit wrote: sent one by one, the
 // others are decided.
 func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (decided bool, err error) {
-	if s.client.Sharded() || len(rs) > algorithm.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
+	if s.client.Sharded() || len(rs) > script.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
 		return len(rs) == 0, nil
 	}
 	if err := validateShapes(rs); err != nil {

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // A takeGroup is what TakeAlls, or TakeEachs, that can share the arguments of a script have in
@@ -36,7 +38,7 @@ func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request, each bool) *
 		return nil
 	}
 	for i := range items {
-		if rs[i].ID != "" || items[i].limit.step == algorithm.ConcurrentStep {
+		if rs[i].ID != "" || items[i].limit.step == script.Concurrent {
 			return nil
 		}
 	}
@@ -79,7 +81,7 @@ func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
 		cl := items[i].limit
 		g.limits, g.asks, g.order = append(g.limits, cl), append(g.asks, items[i].ask), append(g.order, i)
 		g.weight += maxBatch / cl.maxBatch
-		timed = timed || cl.step == algorithm.AlignedWindowStep
+		timed = timed || cl.step == script.AlignedWindow
 	}
 	slices.SortStableFunc(g.order, func(i, j int) int { return int(g.limits[i].step) - int(g.limits[j].step) })
 	if g.unrolledScript = s.unrolled.get(g.steps(), each); g.unrolledScript == nil {
@@ -92,7 +94,7 @@ func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
 }
 
 // steps returns the steps of the group's script.
-func (g *takeGroup) steps() (list []algorithm.Step) {
+func (g *takeGroup) steps() (list []script.Step) {
 	for _, i := range g.order {
 		list = append(list, g.limits[i].step)
 	}
@@ -116,24 +118,28 @@ type unrolledKey struct {
 	each  bool
 }
 
+func unrolledKeyOf(steps []script.Step, each bool) unrolledKey {
+	return unrolledKey{fmt.Sprint(steps), each}
+}
+
 // maxUnrolledScripts bounds the scripts that callers can make Redis hold by their choice of
 // algorithms.
 const maxUnrolledScripts = 256
 
 // get returns the script for these steps, or nil if there are too many.
-func (u *unrolledScripts) get(steps []algorithm.Step, each bool) *unrolledScript {
+func (u *unrolledScripts) get(steps []script.Step, each bool) *unrolledScript {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	key := unrolledKey{string(steps), each}
-	script := u.have[key]
-	if script == nil && len(u.have) < maxUnrolledScripts {
+	key := unrolledKeyOf(steps, each)
+	made := u.have[key]
+	if made == nil && len(u.have) < maxUnrolledScripts {
 		if u.have == nil {
 			u.have = map[unrolledKey]*unrolledScript{}
 		}
-		script = &unrolledScript{script: groupScript(steps, each), batchQueue: batchQueue{maxBatch: maxBatch}}
-		u.have[key] = script
+		made = &unrolledScript{script: groupScript(steps, each), batchQueue: batchQueue{maxBatch: maxBatch}}
+		u.have[key] = made
 	}
-	return script
+	return made
 }
 
 // appendArgs appends the arguments of the group's script, for all keys that are left.

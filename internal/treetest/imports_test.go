@@ -101,6 +101,15 @@ var rules = []rule{
 		keeps:   [2]string{"internal/algorithm/tokenbucket.go", "math/bits"},
 	},
 	{
+		name:    "algorithms are arithmetic",
+		because: "what puts scripts together, or reads text, is another layer's concern",
+		in:      []string{"./internal/algorithm"},
+		except:  []string{"./internal/algorithm/vectors"}, // transcripts, as text
+		forbid:  []string{"bytes", "embed", "encoding", "fmt", "regexp", "strconv", "strings", "text", "unicode"},
+		breaks:  [2]string{"internal/algorithm/scripts.go", "strings"},
+		keeps:   [2]string{"redisstore/internal/script/script.go", "strings"},
+	},
+	{
 		name:    "algorithms import nothing of the module",
 		because: "they are the lowest layer",
 		in:      []string{"./internal/algorithm"},

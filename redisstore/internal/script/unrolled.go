@@ -1,4 +1,4 @@
-package algorithm
+package script
 
 import (
 	"fmt"
@@ -11,22 +11,22 @@ import (
 // local variables.
 const MaxUnrolled = 5
 
-// TakeAllBatchScript returns the script that takes the given steps, in this order and all
+// TakeAllBatch returns the script that takes the given steps, in this order and all
 // or nothing, for each of several requests without an ID, under one or several sets of limits. No
-// step is a ConcurrentStep.
-func TakeAllBatchScript(steps []Step) string { return unroll(steps, true) }
+// step is Concurrent.
+func TakeAllBatch(steps []Step) string { return unroll(steps, true) }
 
-// TakeEachBatchScript returns the script that takes the given steps, in this order and
+// TakeEachBatch returns the script that takes the given steps, in this order and
 // independently, for each of several requests without an ID, under one or several sets of limits.
-// No step is a ConcurrentStep.
-func TakeEachBatchScript(steps []Step) string { return unroll(steps, false) }
+// No step is Concurrent.
+func TakeEachBatch(steps []Step) string { return unroll(steps, false) }
 
 // unroll returns a script with the steps one after the other, each with variables of its
 // own: a function or a table for each step would cost Redis as much as a command.
-func unroll(steps []Step, together bool) string {
+func unroll(steps []Step, allOrNothing bool) string {
 	var all unrolledStep
 	for i, s := range steps {
-		u := s.unroll(strconv.Itoa(i+1), together)
+		u := s.unroll(strconv.Itoa(i+1), allOrNothing)
 		all = unrolledStep{all.head + u.head, all.decide + u.decide, all.write + u.write, all.reply + u.reply}
 	}
 	if strings.Contains(all.head, sharedTime) {
@@ -38,7 +38,7 @@ func unroll(steps []Step, together bool) string {
 		separator+" write\n", all.write,
 		separator+" reply\n", all.reply,
 		"#steps", strconv.Itoa(len(steps)),
-	).Replace(unrolledScript), isIDLine)
+	).Replace(read("unrolled.lua")), isIDLine)
 }
 
 // sharedTime is the variable for the time, which Redis is asked for once.
@@ -49,7 +49,7 @@ type unrolledStep struct{ head, decide, write, reply string }
 
 // unroll returns the step with a suffix on each of its variables. Together with others, it
 // is taken only if all fit.
-func (s Step) unroll(suffix string, together bool) unrolledStep {
+func (s Step) unroll(suffix string, allOrNothing bool) unrolledStep {
 	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
 	source = strings.ReplaceAll(source, "return {-1,", "error {-1,") // the other sections go on
 	source = rename(strings.ReplaceAll(source, "call('TIME')", sharedTime), suffix)
@@ -63,20 +63,12 @@ func (s Step) unroll(suffix string, together bool) unrolledStep {
 		write:  "do\n" + write + assign(suffix, returns) + "end\n",
 		reply:  fmt.Sprintf("if list%[1]s then m = add(m, list%[1]s) else m = m + 1 all[m] = reply%[1]s end\n", suffix),
 	}
-	if together {
-		granted := s.grantVariable() + suffix
+	if allOrNothing {
+		granted := steps[s].grant + suffix
 		u.decide += fmt.Sprintf("if %[2]s == 0 and asked%[1]s > 0 and not overdraws%[1]s then fits = false end\n", suffix, granted)
 		u.write = "if not fits then " + granted + " = 0 end\n" + u.write
 	}
 	return u
-}
-
-// grantVariable is the variable of a step for what it grants.
-func (s Step) grantVariable() string {
-	if s == TokenBucketStep || s == LeakyBucketStep {
-		return "charge"
-	}
-	return "cost"
 }
 
 // raisedError is how a step returns an error.
@@ -88,7 +80,7 @@ func assign(suffix, returns string) string {
 	var b strings.Builder
 	depth := 0
 	for line := range strings.Lines(without(returns, isIDLine)) {
-		line = strings.TrimSuffix(strings.TrimSpace(line), " -- alone")
+		line = strings.TrimSuffix(strings.TrimSpace(line), alone)
 		before, value, found := strings.Cut(line, "return ")
 		variable := "reply" + suffix
 		if strings.HasPrefix(value, "{") {

@@ -1,4 +1,4 @@
-package algorithm
+package script
 
 import (
 	"flag"
@@ -10,31 +10,31 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestScriptsMatchGoldenFiles compares the assembled scripts with testdata/scripts, where
+// TestScriptsMatchGoldenFiles compares the assembled scripts with testdata, where
 // they can be read as they run in Redis.
 func TestScriptsMatchGoldenFiles(t *testing.T) {
 	scripts := map[string]string{
-		"take-all.lua":        TakeAllScript(Steps[:]),
-		"take-all-batch.lua":  TakeAllBatchScript([]Step{TokenBucketStep, AlignedWindowStep, SlidingWindowStep}),
-		"take-each-batch.lua": TakeEachBatchScript([]Step{TokenBucketStep, AlignedWindowStep, SlidingWindowStep}),
+		"take-all.lua":        TakeAll(Steps()),
+		"take-all-batch.lua":  TakeAllBatch([]Step{TokenBucket, AlignedWindow, SlidingWindow}),
+		"take-each-batch.lua": TakeEachBatch([]Step{TokenBucket, AlignedWindow, SlidingWindow}),
 	}
-	for _, s := range Steps {
+	for _, s := range Steps() {
 		name := strings.ReplaceAll(s.String(), " ", "-")
-		scripts[name+".lua"] = s.TakeScript()
-		if s != ConcurrentStep { // its permits are the records of its IDs
-			scripts[name+"-once.lua"] = s.OnceScript()
-			scripts[name+"-once-batch.lua"] = s.OnceBatchScript()
+		scripts[name+".lua"] = s.Take()
+		if s.HasRecords() {
+			scripts[name+"-once.lua"] = s.Once()
+			scripts[name+"-once-batch.lua"] = s.OnceBatch()
 		}
-		scripts[name+"-batch.lua"] = s.BatchScript()
+		scripts[name+"-batch.lua"] = s.Batch()
 	}
-	dir := filepath.Join("testdata", "scripts")
+	dir := "testdata"
 	if *update {
 		writeScripts(t, dir, scripts)
 	}
 	for name, got := range scripts {
 		want, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || got != string(want) {
-			t.Errorf("%s differs from its golden file (%v): run go test ./internal/algorithm -run GoldenFiles -update", name, err)
+			t.Errorf("%s differs from its golden file (%v): run go test ./redisstore/internal/script -run GoldenFiles -update", name, err)
 		}
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != len(scripts) {
@@ -60,8 +60,8 @@ func writeScripts(t *testing.T, dir string, scripts map[string]string) {
 // Each function costs Redis a quarter of a command, so a take under a new ID creates only
 // those that it may call.
 func TestOnceScriptCreatesFewFunctions(t *testing.T) {
-	for _, s := range Steps {
-		take, _, _ := strings.Cut(s.OnceScript(), "  return reply\nend\n")
+	for _, s := range Steps() {
+		take, _, _ := strings.Cut(s.Once(), "  return reply\nend\n")
 		own := strings.Count(s.nested(), "function")
 		if n := strings.Count(take, "function") - own; n != 3 {
 			t.Errorf("%v: a take under a new ID creates %d functions besides those of its step, want pttl, set and step", s, n)

@@ -1,0 +1,213 @@
+// Package script assembles the Lua scripts that the store sends to Redis.
+//
+// A script takes one or several steps. A [Step] is an algorithm as it runs inside Redis: its Lua
+// file has the name of the Go file in internal/algorithm, and both make the same decisions. From
+// the state that the script found, the Go code computes what the script decided. The other Lua
+// files put steps together: under an ID, for several keys, all or nothing.
+//
+// The scripts as they are sent to Redis are in testdata. What they are sent and what they reply
+// is at the top of the store's encode.go.
+package script
+
+import (
+	"embed"
+	"strings"
+)
+
+// A Step is an algorithm as it runs inside Redis. There is one Step more than there are
+// algorithms: fixed windows that begin at a key's first request have their own, which needs no
+// clock but the key's expiry.
+type Step uint8
+
+// The steps.
+const (
+	TokenBucket Step = iota
+	LeakyBucket
+	FixedWindow
+	AlignedWindow
+	SlidingWindow
+	RollingWindow
+	SlidingLog
+	Concurrent
+)
+
+// steps says where the Lua of each step is, and what it is called in other scripts.
+var steps = [...]struct {
+	name   string
+	letter string // in scripts that choose between steps
+	file   string
+	within string // the file whose line "decide" the step's own file replaces, if any
+	grant  string // the variable for what is granted
+}{
+	TokenBucket:   {"token-bucket", "t", "tokenbucket.lua", "rate.lua", "charge"},
+	LeakyBucket:   {"leaky-bucket", "l", "leakybucket.lua", "rate.lua", "charge"},
+	FixedWindow:   {"fixed-window", "f", "fixedwindow.lua", "", "cost"},
+	AlignedWindow: {"aligned fixed-window", "a", "alignedwindow.lua", "", "cost"},
+	SlidingWindow: {"sliding-window", "s", "slidingwindow.lua", "", "cost"},
+	RollingWindow: {"rolling-window", "r", "rollingwindow.lua", "", "cost"},
+	SlidingLog:    {"sliding-log", "g", "slidinglog.lua", "", "cost"},
+	Concurrent:    {"concurrent", "c", "concurrent.lua", "", "granted"},
+}
+
+// Steps returns all steps.
+func Steps() (list []Step) {
+	for s := range steps {
+		list = append(list, Step(s))
+	}
+	return list
+}
+
+// String returns the name of the step, such as token-bucket.
+func (s Step) String() string { return steps[s].name }
+
+// Letter returns the letter of the step in the arguments of [TakeAll].
+func (s Step) Letter() string { return steps[s].letter }
+
+// HasRecords reports whether a grant under an ID leaves a record. Permits are their own.
+func (s Step) HasRecords() bool { return s != Concurrent }
+
+//go:embed *.lua
+var files embed.FS
+
+// read returns a Lua file.
+func read(name string) string {
+	text, _ := files.ReadFile(name) // names are constants, and golden files show that each exists
+	return string(text)
+}
+
+// Take returns the script that takes one step.
+func (s Step) Take() string {
+	head, body := s.parts()
+	return without(head+keyLine+body, isNestedLine)
+}
+
+// Once returns the script that takes one step under an ID. What only a recorded grant
+// needs is behind the usual case, because each function costs Redis a quarter of a command.
+func (s Step) Once() string {
+	take, rest, _ := strings.Cut(read("once.lua"), separator+" record\n")
+	freeze := freezeByKey
+	if strings.Contains(s.source(), "call('TIME')") {
+		freeze = freezeByTime
+	}
+	take = strings.Replace(take, separator+" freeze\n", freeze, 1)
+	return without(read("instant.lua")+s.function("local function step")+take+read("record.lua")+rest, nil)
+}
+
+// OnceBatch returns the script that takes one step under an ID for each of several keys, all
+// at one instant.
+func (s Step) OnceBatch() string {
+	arguments, take, _ := strings.Cut(read("once.lua"), separator+" freeze\n")
+	take, rest, _ := strings.Cut(take, separator+" record\n")
+	costs, each, _ := strings.Cut(read("oncebatch.lua"), separator+" each\n")
+	return without(read("instant.lua")+read("record.lua")+s.function("local function step")+costs+arguments+freezeByTime+
+		"local function once(KEYS, ARGV)\n"+take+rest+"end\n"+each, nil)
+}
+
+// The beginning of a script under an ID sets now. TIME costs Redis as much as PTTL and
+// PEXPIRETIME, and a step that calls PTTL needs no other command then.
+const (
+	freezeByTime = "time = call('TIME')\n" +
+		"now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	freezeByKey = "rest = call('PTTL', KEYS[1])\n" +
+		"local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])\n" +
+		"if type(expiry) == 'number' then\n" +
+		"now = expiry - rest\n" +
+		"else\n" +
+		"rest = nil\n" + freezeByTime + "end\n"
+)
+
+// Batch returns the script that takes one step for each of several keys.
+// The part that does not depend on the key runs only once.
+func (s Step) Batch() string {
+	head, body := s.parts()
+	body = strings.ReplaceAll(body, inBatch, "")
+	return without(head+"local function step(key, i)\n"+body+"end\n"+read("batch.lua"), isNestedLine)
+}
+
+// TakeAll returns the script that takes several of the given steps, all or nothing.
+func TakeAll(steps []Step) string {
+	script := without(read("instant.lua")+read("record.lua"), nil) + "local steps = {}\n"
+	for _, s := range steps {
+		script += s.function("steps." + s.Letter() + " = function")
+	}
+	return script + without(read("takeall.lua"), nil)
+}
+
+// function returns the step as a function for use inside another script, after instant.lua.
+func (s Step) function(declaration string) string {
+	return declaration + "(KEYS, ARGV)\n" + s.nested() + "end\n"
+}
+
+func (s Step) nested() string {
+	head, body := s.parts()
+	return atOneInstant.Replace(without(head+keyLine+body, isAloneLine))
+}
+
+// atOneInstant replaces the commands that depend on the time by those of instant.lua.
+var atOneInstant = strings.NewReplacer("call('PTTL', key)", "rest or pttl(key)", "call('TIME')", "time or call('TIME')", "call('SET', key,", "set(key,", underID, "")
+
+// These end the lines that only some scripts need: those of steps under an ID, of batches, of steps
+// that must not fail after another has written, and of one step, or the same one for several keys.
+const (
+	underID  = " -- under an ID"
+	inBatch  = " -- in a batch"
+	together = " -- together"
+	alone    = " -- alone"
+)
+
+// keyLine is inserted between the two parts of a step that has one key.
+const keyLine = "local key = KEYS[1]\n"
+
+// isNestedLine reports whether a line is only for steps that can be tried without
+// writing, that can be under an ID, or that must not fail after another has written.
+func isNestedLine(code string) bool {
+	return isTryLine(code) || strings.HasSuffix(code, together) || isIDLine(code) || strings.HasSuffix(code, inBatch)
+}
+
+// isTryLine reports whether a line is only for steps that can be tried without writing.
+func isTryLine(code string) bool {
+	return strings.HasPrefix(code, "if ARGV") && strings.Contains(code, ".dry then return")
+}
+
+// isIDLine reports whether a line is only for steps under an ID.
+func isIDLine(code string) bool { return strings.HasSuffix(code, underID) }
+
+// isAloneLine reports whether a line is only for scripts that consist of one
+// step, or of the same one for several keys.
+func isAloneLine(code string) bool {
+	return strings.HasSuffix(code, alone) || strings.HasSuffix(code, inBatch)
+}
+
+// parts returns the part of a step that does not depend on the key, and the rest.
+func (s Step) parts() (head, body string) {
+	head, body, _ = strings.Cut(s.source(), separator+" each\n")
+	return head, body
+}
+
+// source returns the Lua of a step. What two steps share is in one file, into which the step's own
+// puts its rule and its return statement.
+func (s Step) source() string {
+	own := read(steps[s].file)
+	if steps[s].within == "" {
+		return own
+	}
+	rule, returns, _ := strings.Cut(own, separator+"\n")
+	return strings.Replace(read(steps[s].within), separator+" decide\n", rule, 1) + separator + " reply\n" + returns
+}
+
+// separator begins the lines that divide a Lua file into parts.
+const separator = "----------------------------------------"
+
+// without removes comments, which would only take memory in Redis, and the lines
+// that needless selects.
+func without(script string, needless func(code string) bool) string {
+	var b strings.Builder
+	for line := range strings.Lines(script) {
+		code := strings.TrimSpace(line)
+		if code == "" || strings.HasPrefix(code, "--") || needless != nil && needless(code) {
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}

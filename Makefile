@@ -131,7 +131,7 @@ properties: setup ## Try every property with CHECKS (1000) new random cases
 faults: setup ## Break real servers and daemons as docs/reliability.md lists; UPDATE=1 writes its table
 	cd faults && go test -count=1 -timeout=30m -faults.full $(if $(UPDATE),-faults.update)
 	go test ./server -count=1 -timeout=30m -run '^TestAttack' -attack.requests=1000000
-	go test ./server/rlsproto -count=1 -timeout=30m -run '^TestCompatAnswers' -peer.requests=100000
+	go test ./server/envoy/rls -count=1 -timeout=30m -run '^TestCompatAnswers' -peer.requests=100000
 
 SOAK ?= 5m
 

@@ -14,14 +14,14 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rulesxds"
+	"github.com/penstock-io/penstock/server/envoy/xds"
 )
 
 // Config configures a server. [LoadConfig] makes one; [Settings] documents each field
 // and its default.
 type Config struct {
 	Rules        string
-	RulesXDS     *rulesxds.Config // nil: rules come from files
+	RulesXDS     *xds.Config // nil: rules come from files
 	MergeDomains bool
 	Shadow       bool
 	Unmatched    string // allow or deny

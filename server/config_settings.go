@@ -14,8 +14,8 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/penstock-io/penstock/server/observe"
-	"github.com/penstock-io/penstock/server/rulesxds"
 )
 
 // A Setting is one option of the daemon. It can be set by a flag, by an environment
@@ -352,7 +352,7 @@ func headerNames(c *Config, text string) error {
 }
 
 func rulesXDS(c *Config, text string) (err error) {
-	c.RulesXDS, err = rulesxds.ParseURL(text)
+	c.RulesXDS, err = xds.ParseURL(text)
 	return err
 }
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/grpcapi"
+	"github.com/penstock-io/penstock/server/envoy/rls"
 )
 
 var errShuttingDown = errors.New("shutting down")
@@ -42,6 +42,6 @@ func (s *Server) setServing() {
 	s.serving.Lock()
 	defer s.serving.Unlock()
 	if l := s.listener("grpc"); l != nil {
-		l.api.(*grpcapi.Server).SetServing(s.ready() == nil)
+		l.api.(*rls.Server).SetServing(s.ready() == nil)
 	}
 }

@@ -13,14 +13,13 @@ import (
 	"syscall"
 
 	"github.com/penstock-io/penstock/server/adminapi"
-	"github.com/penstock-io/penstock/server/grpcapi"
+	"github.com/penstock-io/penstock/server/envoy/rlqs"
+	"github.com/penstock-io/penstock/server/envoy/rls"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/respapi"
-	"github.com/penstock-io/penstock/server/rlqsapi"
-	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
 // An apiServer serves one API.
@@ -161,15 +160,18 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		if err != nil {
 			return nil, err
 		}
-		return grpcapi.New(s.engine, &grpcapi.Options{
+		return rls.New(s.engine, &rls.Options{
 			Services: services,
 			Envoy:    envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeRPC(l.name), Requests: requests, Audit: s.audit,
 			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
 		})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests, Audit: s.audit,
+			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests, Audit: s.audit,
 			DecisionTime: c.RedisTimeout,
+			EnvoyJSON: rls.NewJSONHandler(s.engine, &rls.JSONOptions{
+				Responses: envoy, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests, Audit: s.audit,
+			}),
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -203,17 +205,17 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 }
 
 // newServices returns the services of the gRPC listener besides Envoy's rate limit service.
-func (s *Server) newServices(requests *requestlog.Log) ([]grpcapi.Service, error) {
+func (s *Server) newServices(requests *requestlog.Log) ([]rls.OtherService, error) {
 	if !s.config.RLQS {
 		return nil, nil
 	}
-	quotas, err := rlqsapi.New(s.engine, &rlqsapi.Options{Requests: requests})
+	quotas, err := rlqs.New(s.engine, &rlqs.Options{Requests: requests})
 	if err != nil {
 		return nil, err
 	}
 	s.background = append(s.background, quotas.Run)
 	s.metrics.registry.MustRegister(quotaCollector{quotas})
-	return []grpcapi.Service{quotas}, nil
+	return []rls.OtherService{quotas}, nil
 }
 
 // newRequestLog returns the log of requests to an API, or nil for the admin API, whose
@@ -228,8 +230,8 @@ func (s *Server) newRequestLog(api string) (*requestlog.Log, error) {
 }
 
 // envoyOptions returns what responses to Envoy contain besides the codes.
-func (c *Config) envoyOptions() rlsproto.Options {
-	return rlsproto.Options{
+func (c *Config) envoyOptions() rls.ResponseOptions {
+	return rls.ResponseOptions{
 		Headers:         c.EnvoyHeaders,
 		LimitHeader:     c.EnvoyHeaderNames[0],
 		RemainingHeader: c.EnvoyHeaderNames[1],

@@ -7,8 +7,8 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/rlqs"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
-	"github.com/penstock-io/penstock/server/rlqsapi"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -250,7 +250,7 @@ func (s listenerCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // quotaCollector exports what the rate limit quota service does.
-type quotaCollector struct{ quotas *rlqsapi.Service }
+type quotaCollector struct{ quotas *rlqs.Service }
 
 func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- streamsDesc

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/server"
-	"github.com/penstock-io/penstock/server/rulesxds"
+	"github.com/penstock-io/penstock/server/envoy/xds"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
@@ -88,12 +88,12 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 		{"LOG_LEVEL=fatal", func(c *server.Config) bool { return c.LogLevel.String() == "ERROR" }},
 		{"RUNTIME_ROOT=/data,RUNTIME_SUBDIRECTORY=ratelimit", func(c *server.Config) bool { return c.Rules == "/data/ratelimit/config" }},
 		{"CONFIG_TYPE=GRPC_XDS_SOTW", func(c *server.Config) bool {
-			return c.Rules == "" && reflect.DeepEqual(c.RulesXDS, &rulesxds.Config{Addr: "localhost:18000", Node: "default", Wait: true})
+			return c.Rules == "" && reflect.DeepEqual(c.RulesXDS, &xds.Config{Addr: "localhost:18000", Node: "default", Wait: true})
 		}},
 		{"CONFIG_TYPE=GRPC_XDS_SOTW,CONFIG_GRPC_XDS_SERVER_URL=dns:///eg:18001,CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit,CONFIG_GRPC_XDS_SERVER_USE_TLS=true," +
 			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/tls.crt,CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/tls.key,CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca.crt,CONFIG_GRPC_XDS_SERVER_TLS_SAN=eg.svc," +
 			"CONFIG_GRPC_XDS_NODE_METADATA=a=b;c=d,CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x:y;z:&,FORCE_START_WITHOUT_INITIAL_CONFIG=true", func(c *server.Config) bool {
-			return reflect.DeepEqual(c.RulesXDS, &rulesxds.Config{
+			return reflect.DeepEqual(c.RulesXDS, &xds.Config{
 				Addr: "eg:18001", Node: "envoy-ratelimit", TLS: true, Cert: "/tls.crt", Key: "/tls.key", CA: "/ca.crt", ServerName: "eg.svc",
 				Metadata: map[string]string{"a": "b", "c": "d"}, Headers: map[string]string{"x": "y", "z": "&"},
 			})

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/penstock-io/penstock/server/rulesxds"
+	"github.com/penstock-io/penstock/server/envoy/xds"
 )
 
 // configTypeXDS is the CONFIG_TYPE by which rules come over xDS.
@@ -55,7 +55,7 @@ func (e *ratelimitEnv) usesXDS() bool { return e.get("CONFIG_TYPE", "FILE") == c
 
 // combineXDS sets where rules come from over xDS.
 func (e *ratelimitEnv) combineXDS() error {
-	c := &rulesxds.Config{
+	c := &xds.Config{
 		Addr: strings.TrimPrefix(e.get("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"), "dns:///"),
 		Node: e.get("CONFIG_GRPC_XDS_NODE_ID", "default"),
 		Wait: !e.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/penstock-io/penstock/server/rules"
-	"github.com/penstock-io/penstock/server/rulesxds"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -36,7 +36,7 @@ func (c *Config) waitsForRules() bool {
 // openXDSRules restores the rules of the last run, waits for those of the management server,
 // and receives them in the background from then on.
 func (s *Server) openXDSRules(ctx context.Context) error {
-	client, err := rulesxds.New(s.config.RulesXDS, &rulesxds.Options{MergeDomains: s.config.MergeDomains, Data: s.data, Log: s.log})
+	client, err := xds.New(s.config.RulesXDS, &xds.Options{MergeDomains: s.config.MergeDomains, Data: s.data, Log: s.log})
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.config.origin("rules-xds"), err)
 	}
@@ -56,7 +56,7 @@ func (s *Server) openXDSRules(ctx context.Context) error {
 // awaitXDSRules waits for rules: as long as it takes if the server must not start without
 // them, and otherwise for a moment. In place of envoyproxy/ratelimit, rules that are wrong end
 // the wait too.
-func (s *Server) awaitXDSRules(ctx context.Context, client *rulesxds.Client) error {
+func (s *Server) awaitXDSRules(ctx context.Context, client *xds.Client) error {
 	if s.engine.Rules() != nil || !s.config.RulesXDS.Wait {
 		moment, cancel := context.WithTimeout(ctx, startWait)
 		defer cancel()
@@ -83,7 +83,7 @@ func (s *Server) useXDSRules(set *rules.Set, err error) error {
 	return err
 }
 
-func xdsConnected(client *rulesxds.Client) prometheus.Collector {
+func xdsConnected(client *xds.Client) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "penstock_rules_xds_connected",
 		Help: "1 while there is a stream to the xDS server, 0 otherwise.",

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock/server"
-	"github.com/penstock-io/penstock/server/rulesxds/xdstest"
+	"github.com/penstock-io/penstock/server/envoy/xds/xdstest"
 )
 
 func startXDS(t *testing.T) *xdstest.Server {

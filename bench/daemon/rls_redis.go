@@ -6,7 +6,7 @@ import (
 	"os/exec"
 
 	"github.com/penstock-io/penstock/bench/internal/measure"
-	"github.com/penstock-io/penstock/server/rulesxds/xdstest"
+	"github.com/penstock-io/penstock/server/envoy/xds/xdstest"
 )
 
 // A redisCase compares the gRPC API on Redis with envoyproxy/ratelimit.

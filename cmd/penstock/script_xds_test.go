@@ -5,7 +5,7 @@ import (
 	"crypto/x509"
 	"strconv"
 
-	"github.com/penstock-io/penstock/server/rulesxds/xdstest"
+	"github.com/penstock-io/penstock/server/envoy/xds/xdstest"
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"

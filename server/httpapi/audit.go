@@ -8,15 +8,9 @@ import (
 	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
-// reasonHeader is the header with the reason for a refund or reset.
-const reasonHeader = "Penstock-Reason"
-
 // entry returns an entry of the audit log for a request.
 func (s *Server) entry(r *http.Request) audit.Entry {
-	i := s.engine.Identify(auth.HTTPCaller(r))
-	return audit.Entry{
-		API: "http", Verb: r.Method + " " + r.URL.Path, Actor: auth.HTTPActor(r, i), Reason: r.Header.Get(reasonHeader),
-	}
+	return auth.HTTPEntry(r, s.engine.Identify(auth.HTTPCaller(r)))
 }
 
 // decide decides the requests of a call, with a record in the audit log of those that

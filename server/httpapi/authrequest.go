@@ -62,7 +62,7 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 		return s.denyLongDelay(ctx, a, response)
 	}
 	// net/http notices a disconnect only after the body has been read.
-	_, _ = io.CopyN(io.Discard, r.Body, maxBody)
+	_, _ = io.CopyN(io.Discard, r.Body, httpserver.MaxBody)
 	defer httpserver.SuspendTimeout(r)()
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

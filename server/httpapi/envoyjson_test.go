@@ -10,8 +10,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/rls"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/rlsproto"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -52,7 +52,7 @@ func compact(t *testing.T, text string) string {
 
 func TestEnvoyJSONResponses(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
-		server := newServer(t, envoyEngine(t, store), &httpapi.Options{Envoy: rlsproto.Options{Headers: true}})
+		server := newServerForEnvoy(t, envoyEngine(t, store), nil, rls.ResponseOptions{Headers: true})
 		base := serve(t, server)
 		body := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
 		for i, want := range []string{

@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/rls"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -104,10 +105,23 @@ func newEngine(t testing.TB, store penstock.Store, o *engine.Options) *engine.En
 	return e
 }
 
-// newServer returns a server without a listener.
+// newServer returns a server without a listener, with /json as the daemon has it.
 func newServer(t testing.TB, e *engine.Engine, o *httpapi.Options) *httpapi.Server {
 	t.Helper()
-	server, err := httpapi.New(e, o)
+	return newServerForEnvoy(t, e, o, rls.ResponseOptions{})
+}
+
+// newServerForEnvoy is newServer with options of /json.
+func newServerForEnvoy(t testing.TB, e *engine.Engine, o *httpapi.Options, responses rls.ResponseOptions) *httpapi.Server {
+	t.Helper()
+	options := httpapi.Options{}
+	if o != nil {
+		options = *o
+	}
+	options.EnvoyJSON = rls.NewJSONHandler(e, &rls.JSONOptions{
+		Responses: responses, ObserveLatency: options.ObserveLatency, Requests: options.Requests, Audit: options.Audit,
+	})
+	server, err := httpapi.New(e, &options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/rls"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/internal/openapitest"
-	"github.com/penstock-io/penstock/server/rlsproto"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -341,7 +341,7 @@ func sendEnvoy(t *testing.T, send sendFunc) {
 	}
 	e := engine.New(frozenMemory(), nil)
 	e.SetRules(set)
-	server := newServer(t, e, &httpapi.Options{Envoy: rlsproto.Options{Headers: true, DynamicMetadata: true}})
+	server := newServerForEnvoy(t, e, nil, rls.ResponseOptions{Headers: true, DynamicMetadata: true})
 	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
 	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
 		send(server, localAddr, "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)

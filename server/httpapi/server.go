@@ -28,7 +28,6 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
-	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
 // Options configure a [Server]. The zero value has all defaults.
@@ -46,9 +45,8 @@ type Options struct {
 	// header that lists addresses. Default: none, so the last address is the client.
 	TrustedProxies []netip.Prefix
 
-	// Envoy configures the responses of /json. Default: those of package
-	// rlsproto.
-	Envoy rlsproto.Options
+	// EnvoyJSON answers /json, which has Envoy's messages. Default: there is no such path.
+	EnvoyJSON http.Handler
 
 	// Ready returns why the server should receive no traffic, for /healthcheck.
 	// Default: always ready.
@@ -82,7 +80,7 @@ type Server struct {
 	headers        httplimit.Form
 	maxHold        time.Duration
 	addresses      *address.Resolver
-	envoy          *rlsproto.Service
+	envoyJSON      http.Handler
 	ready          func() error
 	observeLatency func(time.Duration)
 	requests       *requestlog.Log
@@ -100,12 +98,10 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if o.Headers > httplimit.NoHeaders {
 		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
-	envoy := o.Envoy
-	envoy.OnDenied, envoy.Audit = o.Requests.DeniedByRules, o.Audit
 	s := &Server{
 		requests: o.Requests, audit: o.Audit,
 		engine: e, headers: o.Headers, maxHold: o.MaxHold,
-		envoy: rlsproto.New(e, &envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
+		envoyJSON: o.EnvoyJSON, ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
 	s.addresses = address.NewResolver(o.TrustedProxies, 0)
 	if s.maxHold <= 0 {
@@ -138,10 +134,13 @@ var endpoints = [...]endpoint{
 	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake},
 	{"/v1/settle", []string{http.MethodPost}, (*Server).handleSettle},
 	{"/v1/auth", nil, (*Server).handleAuthRequest},
-	{"/json", nil, (*Server).handleEnvoyJSON},
+	{envoyPath, nil, func(s *Server, w http.ResponseWriter, r *http.Request) { s.envoyJSON.ServeHTTP(w, r) }},
 	{"/healthcheck", readMethods, (*Server).handleHealthcheck},
 	{"/openapi.yaml", readMethods, (*Server).handleOpenAPI},
 }
+
+// envoyPath is there only with Options.EnvoyJSON.
+const envoyPath = "/json"
 
 var readMethods = []string{http.MethodGet, http.MethodHead}
 
@@ -150,7 +149,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range endpoints {
 		e := &endpoints[i]
 		switch {
-		case e.path != r.URL.Path:
+		case e.path != r.URL.Path, e.path == envoyPath && s.envoyJSON == nil:
 			continue
 		case e.methods != nil && !slices.Contains(e.methods, r.Method):
 			s.requests.Invalid(requestlog.NotFound, "method "+r.Method+" of "+e.path, r.RemoteAddr)

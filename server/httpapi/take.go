@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"mime"
 	"net/http"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // handleTake answers POST /v1/take: take_decode.go reads the body, take_decide.go
@@ -23,7 +23,7 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) { s.take(w, 
 func (s *Server) handleSettle(w http.ResponseWriter, r *http.Request) { s.take(w, r, true) }
 
 func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
-	if !isJSON(r.Header.Get("Content-Type")) {
+	if !httpserver.IsJSON(r.Header.Get("Content-Type")) {
 		s.writeProblem(w, r, notJSON)
 		return
 	}
@@ -117,20 +117,6 @@ func (c *call) release() {
 	calls.Put(c)
 }
 
-// isJSON reports whether a content type is JSON. Browsers let a page of any site
-// send other types without a CORS preflight, so the check also rejects pages.
-func isJSON(contentType string) bool {
-	if contentType == "application/json" {
-		return true
-	}
-	media, parameters, err := mime.ParseMediaType(contentType)
-	if err != nil || media != "application/json" {
-		return false
-	}
-	charset, ok := parameters["charset"]
-	return !ok || charset == "utf-8" || charset == "UTF-8"
-}
-
 // mayRefund reports whether the caller may refund units, and so is exempt from the
 // ceilings of limits in requests.
 func (s *Server) mayRefund(r *http.Request) bool { return s.engine.MayRefund(auth.HTTPCaller(r)) }
@@ -161,7 +147,7 @@ func (s *Server) usesReservedName(requests []takeRequest) bool {
 }
 
 func (s *Server) writeTakeProblem(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, errTooLarge) {
+	if errors.Is(err, httpserver.ErrTooLarge) {
 		w.Header().Set("Connection", "close") // rather than read the rest of the body
 		s.writeProblem(w, r, tooLarge)
 		return

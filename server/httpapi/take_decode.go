@@ -3,49 +3,28 @@ package httpapi
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // What a body may contain.
 const (
-	maxBody     = 64 << 10
 	maxKey      = 4 << 10 // also of an ID, and of all keys and values of a descriptor together
 	maxRequests = 64
 )
 
-var errTooLarge = errors.New("body too large")
-
 // decode reads the body of POST /v1/take into c.requests.
 func (c *call) decode(r *http.Request, maxDescriptors int) error {
-	if err := c.readBody(r); err != nil {
+	var err error
+	if c.body, err = httpserver.ReadBody(r, c.body); errors.Is(err, httpserver.ErrTooLarge) {
 		return err
+	} else if err != nil {
+		return &fieldError{problem: err.Error()}
 	}
 	return c.decodeBody(maxDescriptors)
-}
-
-// readBody reads the body into c.body, up to maxBody.
-func (c *call) readBody(r *http.Request) error {
-	if r.ContentLength > maxBody {
-		return errTooLarge
-	}
-	for {
-		if len(c.body) == cap(c.body) {
-			c.body = append(c.body, 0)[:len(c.body)]
-		}
-		n, err := r.Body.Read(c.body[len(c.body):cap(c.body)])
-		c.body = c.body[:len(c.body)+n]
-		switch {
-		case len(c.body) > maxBody:
-			return errTooLarge
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return &fieldError{problem: "cannot read the body: " + err.Error()}
-		}
-	}
 }
 
 // decodeBody parses the body: one request, or a list of them.

@@ -32,6 +32,14 @@ func HTTPActor(r *http.Request, i engine.Identity) audit.Actor {
 	return a
 }
 
+// reasonHeader is the header with the reason for a refund or reset.
+const reasonHeader = "Penstock-Reason"
+
+// HTTPEntry returns an entry of the audit log for a request with decisions.
+func HTTPEntry(r *http.Request, i engine.Identity) audit.Entry {
+	return audit.Entry{API: "http", Verb: r.Method + " " + r.URL.Path, Actor: HTTPActor(r, i), Reason: r.Header.Get(reasonHeader)}
+}
+
 // httpPeer returns the address of the other end of a request's connection, or nil. That
 // of a Unix socket has no text form, so its own end stands for it.
 func httpPeer(r *http.Request) net.Addr {

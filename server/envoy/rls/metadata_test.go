@@ -1,0 +1,60 @@
+package rls
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// Invalid UTF-8 in an entry is replaced, since protobuf cannot encode it.
+func TestMetadataReplacesInvalidUTF8(t *testing.T) {
+	s := newService(t, &ResponseOptions{DynamicMetadata: true})
+	var c Call
+	c.Request = Request{Domain: "api", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
+	if err := s.Handle(context.Background(), &c, Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	descriptor := c.Response.Metadata.AsMap()["descriptors"].([]any)[0].(map[string]any)
+	if got := descriptor["entries"].([]any)[0]; got != "user=\uFFFDada" {
+		t.Errorf("got %q", got)
+	}
+	if n := len(c.Response.Append(nil)); n < 50 {
+		t.Errorf("the response has only %d bytes: the metadata is missing", n)
+	}
+}
+
+func TestMetadataKeepsValueTypes(t *testing.T) {
+	for _, c := range []struct{ from, want any }{
+		{int64(-7), -7.0},
+		{uint64(7), 7.0},
+		{2.5, 2.5},
+		{true, true},
+		{nil, nil},
+		{"\xff", "\uFFFD"},
+		{[]any{"a", []any{int64(1)}}, []any{"a", []any{1.0}}},
+		{map[string]any{"a": map[string]any{}}, map[string]any{"a": map[string]any{}}},
+		{time.Second, "1s"},
+	} {
+		if got := newValue(c.from).AsInterface(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%#v: got %#v, want %#v", c.from, got, c.want)
+		}
+	}
+}
+
+func TestMetadataMergeKeepsRules(t *testing.T) {
+	first := map[string]any{"a": map[string]any{"x": "1"}, "b": "text"}
+	second := map[string]any{"a": map[string]any{"x": "2", "y": "3"}, "b": map[string]any{}, "c": "new"}
+	all := map[string]any{}
+	merge(all, first)
+	merge(all, second)
+	want := map[string]any{"a": map[string]any{"x": "1", "y": "3"}, "b": "text", "c": "new"}
+	if !reflect.DeepEqual(all, want) {
+		t.Errorf("got %v, want %v", all, want)
+	}
+	if !reflect.DeepEqual(first, map[string]any{"a": map[string]any{"x": "1"}, "b": "text"}) {
+		t.Errorf("the first rule's metadata became %v", first)
+	}
+}

@@ -1,0 +1,192 @@
+package rls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// Errors for requests that are not decided. The engine has more.
+var (
+	ErrMalformed       = errors.New("malformed rate limit request")
+	ErrBadOverride     = errors.New("bad rate limit override")
+	ErrRefundForbidden = errors.New("refunding hits needs the token, or if the server has none, a direct caller on its machine")
+)
+
+// ReasonOf is [requestlog.ReasonOf] for the errors of this package too.
+func ReasonOf(err error) requestlog.Reason {
+	switch {
+	case errors.Is(err, ErrMalformed):
+		return requestlog.Malformed
+	case errors.Is(err, ErrBadOverride):
+		return requestlog.BadLimit
+	case errors.Is(err, ErrRefundForbidden):
+		return requestlog.Forbidden
+	}
+	return requestlog.ReasonOf(err)
+}
+
+// ResponseOptions configure what responses contain besides the codes and limits.
+type ResponseOptions struct {
+	// Headers adds three headers for Envoy to add to its own response: the limit,
+	// what remains of it, and the seconds until it is reset. Default: none.
+	Headers bool
+
+	// The names of those headers. Default: RateLimit-Limit, RateLimit-Remaining and
+	// RateLimit-Reset.
+	LimitHeader, RemainingHeader, ResetHeader string
+
+	// DynamicMetadata adds the request and the metadata of the rules that allowed
+	// it. Default: none.
+	DynamicMetadata bool
+
+	// OnDenied is called for each denied request. It must not keep its
+	// arguments. Optional.
+	OnDenied func([]engine.Descriptor, *engine.Result)
+
+	// Audit records refunds. Default: they are not recorded.
+	Audit *audit.Log
+
+	// Now is the clock from which the end of an unused window is computed, for
+	// tests. Default: time.Now.
+	Now func() time.Time
+}
+
+// A Service answers rate limit requests with an engine's results. It is safe for
+// concurrent use.
+type Service struct {
+	engine  *engine.Engine
+	options ResponseOptions
+}
+
+// New returns a service. Nil options are all defaults.
+func NewService(e *engine.Engine, o *ResponseOptions) *Service {
+	s := &Service{engine: e}
+	if o != nil {
+		s.options = *o
+	}
+	setDefault(&s.options.LimitHeader, "RateLimit-Limit")
+	setDefault(&s.options.RemainingHeader, "RateLimit-Remaining")
+	setDefault(&s.options.ResetHeader, "RateLimit-Reset")
+	if s.options.Now == nil {
+		s.options.Now = time.Now
+	}
+	return s
+}
+
+func setDefault(name *string, value string) {
+	if *name == "" {
+		*name = value
+	}
+}
+
+// A Call is a request and its response. Reusing one saves allocations.
+type Call struct {
+	Request  Request
+	Response Response
+
+	// ForbiddenRefunds is how many descriptors refund hits though the caller may not.
+	ForbiddenRefunds int
+
+	descriptors []engine.Descriptor
+	result      engine.Result
+}
+
+// A Caller is what the transport knows about the caller of a request. The functions are
+// called only if it matters: for a request with an override, or for one that refunds hits.
+type Caller struct {
+	MayRefund func() bool        // see [engine.Engine.MayRefund]
+	Entry     func() audit.Entry // with all but the action and the target
+}
+
+// Handle decides the request of a call and fills in the response. A descriptor that refunds
+// hits though the caller may not has the code UNKNOWN; if the request has no other, Handle
+// returns ErrRefundForbidden.
+func (s *Service) Handle(ctx context.Context, c *Call, caller Caller) error {
+	if c.ForbiddenRefunds = c.Request.forbidRefunds(s.hasID(c.Request.Domain), caller.MayRefund); c.ForbiddenRefunds > 0 {
+		s.options.Audit.RefuseAll(caller.Entry().OfDescriptors(c.Request.Domain, c.Request.forbidden()), ErrRefundForbidden.Error())
+	}
+	if c.ForbiddenRefunds > 0 && c.ForbiddenRefunds == len(c.Request.Descriptors) {
+		return ErrRefundForbidden
+	}
+	if err := s.buildDescriptors(c, caller.MayRefund); err != nil {
+		return err
+	}
+	if err := s.decide(ctx, c, caller); err != nil {
+		return err
+	}
+	if c.result.OverLimit && s.options.OnDenied != nil {
+		s.options.OnDenied(c.descriptors, &c.result)
+	}
+	s.buildResponse(c)
+	return nil
+}
+
+// hasID returns whether a descriptor has the ID of a permit of the domain.
+func (s *Service) hasID(domain string) func([]rules.Entry) bool {
+	return func(entries []rules.Entry) bool { return s.engine.HasID(domain, entries) }
+}
+
+// refunds reports whether a descriptor refunds hits.
+func (c *Call) refunds() bool {
+	for i := range c.descriptors {
+		if c.descriptors[i].Cost < 0 && !c.descriptors[i].ReleaseOnly {
+			return true
+		}
+	}
+	return false
+}
+
+// decide decides the request, with a record in the audit log if it refunds hits.
+func (s *Service) decide(ctx context.Context, c *Call, caller Caller) error {
+	if !c.refunds() {
+		return s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result)
+	}
+	ps, err := s.options.Audit.BeginAll(caller.Entry().OfDescriptors(c.Request.Domain, c.descriptors))
+	if err != nil {
+		return err
+	}
+	err = s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result)
+	audit.ReturnAll(ps, c.descriptors, &c.result, err)
+	return err
+}
+
+// buildDescriptors turns the descriptors of the request into the engine's. One that is
+// forbidden has no entries, so that nothing applies to it.
+func (s *Service) buildDescriptors(c *Call, mayRefund func() bool) error {
+	c.descriptors = c.descriptors[:0]
+	for i := range c.Request.Descriptors {
+		d := &c.Request.Descriptors[i]
+		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d), DenyInDebt: true, ReleaseOnly: d.releases}
+		if d.forbidden {
+			descriptor = engine.Descriptor{}
+		} else if d.HasLimit {
+			own, err := s.ownLimit(i, d, mayRefund)
+			if err != nil {
+				return err
+			}
+			descriptor.Own = own
+		}
+		c.descriptors = append(c.descriptors, descriptor)
+	}
+	return nil
+}
+
+// ownLimit returns the limit that a descriptor brings, if the caller may bring one.
+func (s *Service) ownLimit(i int, d *Descriptor, mayRefund func() bool) (*engine.OwnLimit, error) {
+	own, err := d.Limit.ownLimit()
+	if err != nil {
+		return nil, fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
+	}
+	if err := s.engine.RefuseLimit(s.engine.OverrideRefusal(), mayRefund); err != nil {
+		return nil, fmt.Errorf("descriptor %d: %w", i, err)
+	}
+	own.MayRefund = mayRefund()
+	return own, nil
+}

@@ -1,0 +1,271 @@
+package rls_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/rls"
+)
+
+// takeRequest returns a request of one hit for a user.
+func takeRequest(user string) *pb.RateLimitRequest {
+	return &pb.RateLimitRequest{Domain: "api", Descriptors: []*common.RateLimitDescriptor{{
+		Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: user}},
+	}}}
+}
+
+// refundRequest returns a request that refunds one hit of a user.
+func refundRequest(user string) *pb.RateLimitRequest {
+	m := takeRequest(user)
+	m.Descriptors[0].IsNegativeHits = true
+	return m
+}
+
+// wantCode fails the test unless the error has that code.
+func wantCode(t testing.TB, err error, code codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != code {
+		t.Errorf("got %v (%v), want %v", got, err, code)
+	}
+}
+
+func TestConcurrentCallsAreCountedExactly(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		c := newClient(t, newEngine(t, store, strings.Replace(userRules, "requests_per_unit: 2", "requests_per_unit: 500", 1), nil), nil)
+		var allowed atomic.Int64
+		var callers sync.WaitGroup
+		for range 64 {
+			callers.Go(func() {
+				for range 20 {
+					r, err := c.ShouldRateLimit(t.Context(), takeRequest("ada"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if r.GetOverallCode() == pb.RateLimitResponse_OK {
+						allowed.Add(1)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		if allowed.Load() != 500 {
+			t.Errorf("%d of 1280 calls were allowed, want 500", allowed.Load())
+		}
+	})
+}
+
+func TestCallDeadlineReturnsDeadlineExceeded(t *testing.T) {
+	c := newClient(t, newEngine(t, newBlockingStore(), userRules, nil), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := c.ShouldRateLimit(ctx, takeRequest("ada"))
+	wantCode(t, err, codes.DeadlineExceeded)
+}
+
+func TestCallCancellationReachesStore(t *testing.T) {
+	store := newBlockingStore()
+	e := newEngine(t, store, userRules, nil)
+	c := newClient(t, e, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-store.called
+		cancel()
+	}()
+	_, err := c.ShouldRateLimit(ctx, takeRequest("ada"))
+	wantCode(t, err, codes.Canceled)
+	waitForErrors(t, e, 1) // the store saw the cancellation
+}
+
+// waitForErrors waits until n requests have failed.
+func waitForErrors(t *testing.T, e *engine.Engine, n uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		var errs uint64
+		for _, c := range e.RuleCounters() {
+			errs += c.Errors.Load()
+		}
+		if errs == n {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d errors counted, want %d", errs, n)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestStoreUnavailableIsAnError(t *testing.T) {
+	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, errors.Join(errors.New("redis: connection refused"), penstock.ErrUnavailable)
+	})
+	_, err := newClient(t, newEngine(t, down, userRules, nil), nil).ShouldRateLimit(t.Context(), takeRequest("ada"))
+	wantCode(t, err, codes.Unknown)
+	if !strings.Contains(status.Convert(err).Message(), "connection refused") {
+		t.Errorf("the error lacks the cause: %v", err)
+	}
+}
+
+// A listenerFrom is a listener whose connections appear to come from an address.
+type listenerFrom struct {
+	net.Listener
+	ip net.IP
+}
+
+func (l listenerFrom) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return connFrom{c, l.ip}, err
+}
+
+type connFrom struct {
+	net.Conn
+	ip net.IP
+}
+
+func (c connFrom) RemoteAddr() net.Addr { return &net.TCPAddr{IP: c.ip, Port: 7} }
+
+// newClientFrom returns a client of a new server that sees it at another address.
+func newClientFrom(t *testing.T, ip string, e *engine.Engine, options ...grpc.DialOption) pb.RateLimitServiceClient {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, listenerFrom{l, net.ParseIP(ip)}, e, nil)
+	return pb.NewRateLimitServiceClient(dial(t, l, options...))
+}
+
+// With a token, callers on this machine need it too.
+func TestRefundNeedsToken(t *testing.T) {
+	for _, ip := range []string{"192.0.2.7", "127.0.0.1", "::1"} {
+		c := newClientFrom(t, ip, newEngine(t, newMemory(), userRules, &engine.Options{Token: "secret"}))
+		if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
+			t.Fatal(err)
+		}
+		with := func(values ...string) context.Context {
+			return metadata.NewOutgoingContext(t.Context(), metadata.MD{"authorization": values})
+		}
+		for _, ctx := range []context.Context{t.Context(), with("Bearer wrong"), with("Bearer "), with("secre"), with("secret"), with("Basic secret"), with("Bearer wrong", "Bearer secret"), with("Bearer secret", "Bearer wrong")} {
+			_, err := c.ShouldRateLimit(ctx, refundRequest("ada"))
+			wantCode(t, err, codes.PermissionDenied)
+		}
+		if _, err := c.ShouldRateLimit(with("bearer secret"), refundRequest("bob")); err != nil {
+			t.Errorf("scheme in lower case: %v", err)
+		}
+		r, err := c.ShouldRateLimit(with("Bearer secret"), refundRequest("ada"))
+		if err != nil || r.GetStatuses()[0].GetLimitRemaining() != 2 {
+			t.Errorf("from %s with the token: got %v, %v, want 2 remaining", ip, r, err)
+		}
+	}
+}
+
+// A refund that is not permitted fails alone: Envoy lets a request pass whose call fails, so it
+// must not keep the others from being decided.
+func TestForbiddenRefundFailsAlone(t *testing.T) {
+	c := newClientFrom(t, "192.0.2.7", newEngine(t, newMemory(), userRules, nil))
+	for _, want := range []pb.RateLimitResponse_Code{pb.RateLimitResponse_OK, pb.RateLimitResponse_OK, pb.RateLimitResponse_OVER_LIMIT} {
+		both := takeRequest("ada")
+		both.Descriptors = append(both.Descriptors, refundRequest("ada").GetDescriptors()...)
+		r, err := c.ShouldRateLimit(t.Context(), both)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GetOverallCode() != want || r.GetStatuses()[0].GetCode() != want || r.GetStatuses()[1].GetCode() != pb.RateLimitResponse_UNKNOWN {
+			t.Errorf("got %v, want %v and UNKNOWN for the refund", r, want)
+		}
+	}
+}
+
+// Without a token, only programs on this machine that connect directly may refund. A
+// sidecar or another proxy there forwards the calls of remote clients.
+func TestRefundWithoutTokenNeedsDirectLocalCaller(t *testing.T) {
+	for _, c := range []struct {
+		ip, authority string
+		header        string // with the value 203.0.113.9
+		distrust      bool
+		want          codes.Code
+	}{
+		{ip: "127.0.0.1", want: codes.OK},
+		{ip: "::1", want: codes.OK},
+		{ip: "127.0.0.1", authority: "localhost:8081", want: codes.OK},
+		{ip: "127.0.0.1", header: "x-request-id", want: codes.OK},
+		{ip: "192.0.2.7", want: codes.PermissionDenied},
+		{ip: "127.0.0.6", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", authority: "penstock.mesh.svc.cluster.local", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-forwarded-for", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-forwarded-proto", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-envoy-external-address", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-real-ip", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "forwarded", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "via", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", distrust: true, want: codes.PermissionDenied},
+	} {
+		var options []grpc.DialOption
+		if c.authority != "" {
+			options = append(options, grpc.WithAuthority(c.authority))
+		}
+		client := newClientFrom(t, c.ip, newEngine(t, newMemory(), userRules, &engine.Options{DistrustLocal: c.distrust}), options...)
+		ctx := t.Context()
+		if c.header != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, c.header, "203.0.113.9")
+		}
+		if _, err := client.ShouldRateLimit(ctx, refundRequest("ada")); status.Code(err) != c.want {
+			t.Errorf("%+v: got %v", c, err)
+		}
+		if _, err := client.ShouldRateLimit(ctx, takeRequest("ada")); err != nil {
+			t.Errorf("%+v: taking: %v", c, err)
+		}
+	}
+}
+
+func TestUnixSocketIsLocal(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, l, newEngine(t, newMemory(), userRules, nil), nil)
+	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), refundRequest("ada")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestObserveLatencyEveryCall(t *testing.T) {
+	var observed atomic.Int64
+	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &rls.Options{ObserveLatency: func(d time.Duration) {
+		if d >= 0 {
+			observed.Add(1)
+		}
+	}})
+	for range 3 { // the last one is denied
+		if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{}); err == nil {
+		t.Error("a request without a domain succeeded")
+	}
+	if observed.Load() != 4 {
+		t.Errorf("observed %d calls, want 4", observed.Load())
+	}
+}

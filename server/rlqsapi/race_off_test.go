@@ -1,5 +1,0 @@
-//go:build !race
-
-package rlqsapi
-
-const raceEnabled = false

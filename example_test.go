@@ -669,21 +669,3 @@ func ExampleMemory_Snapshot() {
 	fmt.Println("remaining:", d.Remaining)
 	// Output: remaining: 2
 }
-
-// The limit of each customer is in a database, and can change at any time.
-func ExampleLimiterCache() {
-	plans := map[string]penstock.Limit{"ada": penstock.PerMinute(60), "bert": penstock.PerMinute(600)}
-	load := func(_ context.Context, customer string) (penstock.Limit, error) {
-		return plans[customer].WithName("api"), nil
-	}
-	limiters, err := penstock.NewLimiterCache(penstock.NewMemory(nil), load, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	d, err := limiters.For(context.Background(), "bert").Allow(context.Background(), "bert")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(d.Allowed, d.Limit)
-	// Output: true 600
-}

@@ -73,8 +73,6 @@ func (l *Limiter) AcquireWaitN(ctx context.Context, key string, n int64) (*Permi
 	if err != nil {
 		return nil, err
 	}
-	l.renewer.waiting.Add(1)
-	defer l.renewer.waiting.Add(-1)
 	for pause := minAcquirePause; ; pause = min(2*pause, maxAcquirePause) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -97,26 +95,6 @@ const (
 	minAcquirePause = 5 * time.Millisecond
 	maxAcquirePause = 250 * time.Millisecond
 )
-
-// PermitStats are what a [Limiter] knows of its own permits. Other processes may hold more of
-// the same keys; [Limiter.Peek] tells how many remain.
-type PermitStats struct {
-	Held    int    // permits that were acquired here, and neither released nor lost
-	Waiting int    // calls of AcquireWait and AcquireWaitN that have not returned
-	Lost    uint64 // permits that were not renewed in time, or that the store no longer had
-}
-
-// PermitStats returns what the limiter knows of its permits.
-func (l *Limiter) PermitStats() PermitStats {
-	n := &l.renewer
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	s := PermitStats{Waiting: int(n.waiting.Load()), Lost: n.lost}
-	for _, p := range n.heap {
-		s.Held += int(p.request.Cost)
-	}
-	return s
-}
 
 // permitRequest returns the request for n permits under a new ID.
 func (l *Limiter) permitRequest(key string, n int64) (Request, error) {

@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -14,9 +13,6 @@ type permitRenewer struct {
 	mu    sync.Mutex
 	heap  permitHeap
 	timer *time.Timer
-	lost  uint64 // permits
-
-	waiting atomic.Int64 // calls that wait for permits
 }
 
 const (
@@ -114,7 +110,6 @@ func (n *permitRenewer) lose(p *Permit) {
 	if p.index >= 0 {
 		heap.Remove(&n.heap, p.index)
 	}
-	n.lost += uint64(p.request.Cost)
 	p.cancel(ErrPermitLost)
 }
 

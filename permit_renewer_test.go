@@ -268,53 +268,6 @@ func TestAcquireWaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// A limiter knows which permits it holds, how many calls wait for others, and what was lost.
-func TestPermitStatsCountHeldWaitingAndLost(t *testing.T) {
-	withPermits(t, "3/30s concurrent", func(t *testing.T, remote *remoteStore, lim *penstock.Limiter) {
-		want := func(when string, want penstock.PermitStats) {
-			t.Helper()
-			if got := lim.PermitStats(); got != want {
-				t.Errorf("%s: got %+v, want %+v", when, got, want)
-			}
-		}
-		two, _, err := lim.AcquireN(ctx, "key", 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		one := mustAcquire(t, lim, "key")
-		done := make(chan *penstock.Permit)
-		go func() {
-			p, _ := lim.AcquireWait(ctx, "key")
-			done <- p
-		}()
-		synctest.Wait()
-		want("full", penstock.PermitStats{Held: 3, Waiting: 1})
-		one.Release()
-		third := <-done
-		synctest.Wait()
-		want("after the wait", penstock.PermitStats{Held: 3})
-		if err := lim.Reset(ctx, "key"); err != nil {
-			t.Fatal(err)
-		}
-		for i := range 3 {
-			mustAcquireRaw(t, remote, lim, i)
-		}
-		<-two.Context().Done()
-		<-third.Context().Done()
-		want("after others got them", penstock.PermitStats{Lost: 3})
-	})
-}
-
-// mustAcquireRaw takes a permit as another process does, and never renews it.
-func mustAcquireRaw(t *testing.T, store penstock.Store, lim *penstock.Limiter, i int) {
-	t.Helper()
-	r := lim.Request("key")
-	r.Cost, r.ID = 1, t.Name()+strconv.Itoa(i)
-	if d, err := store.Take(ctx, r); err != nil || !d.Allowed {
-		t.Fatal(d, err)
-	}
-}
-
 func TestAcquireRejectsWhatItCannotDo(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	rate, held := limiter(t, store, "10/1s"), limiter(t, store, "200/30s concurrent")

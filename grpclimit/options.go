@@ -27,7 +27,7 @@ type Charge struct {
 	Limiter *penstock.Limiter
 
 	// LimiterFor returns the limiter of a call, such as that of its customer's
-	// plan, see [penstock.LimiterCache]. Make the limiters once, not for each call; limits with the same
+	// plan, see package limitercache. Make the limiters once, not for each call; limits with the same
 	// name share what a key has used. For nil the call is charged to Limiter,
 	// or if that is nil too, not charged by this Charge. Default: Limiter for
 	// every call.

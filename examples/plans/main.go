@@ -22,6 +22,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/examples/internal/demo"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/limitercache"
 )
 
 func main() {
@@ -38,14 +39,14 @@ var plans = map[string]penstock.Limit{
 
 // An api is the API with its customers.
 type api struct {
-	limiters *penstock.LimiterCache
+	limiters *limitercache.Cache
 	database database
 }
 
 func handler(store penstock.Store) (http.Handler, error) {
 	a := &api{database: database{plans: map[string]string{"ada": "free", "bert": "pro"}}}
 	var err error
-	if a.limiters, err = penstock.NewLimiterCache(store, a.limitOf, nil); err != nil {
+	if a.limiters, err = limitercache.New(store, a.limitOf, nil); err != nil {
 		return nil, err
 	}
 	limit := httplimit.Protect(nil, &httplimit.Options{Key: httplimit.Header(keyHeader), LimiterFor: a.limiterFor})

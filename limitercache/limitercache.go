@@ -1,4 +1,6 @@
-package penstock
+// Package limitercache finds the limiters of keys whose limits are elsewhere, such as the plans
+// of customers in a database.
+package limitercache
 
 import (
 	"context"
@@ -8,10 +10,12 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/penstock-io/penstock"
 )
 
-// LimiterCacheOptions configure a [LimiterCache]. The zero value has all defaults.
-type LimiterCacheOptions struct {
+// Options configure a [Cache]. The zero value has all defaults.
+type Options struct {
 	// MaxAge is how long a limit is used before load is called again. Meanwhile the
 	// old one stays in use, also while load fails. Default: ten seconds.
 	MaxAge time.Duration
@@ -28,54 +32,64 @@ type LimiterCacheOptions struct {
 	OnError func(key string, err error)
 }
 
-// A LimiterCache finds the limiter of a key whose limit is elsewhere, such as the plan of a
-// customer in a database, and can change at any time. Its [LimiterCache.For] is made for the
+// A Cache finds the limiter of a key whose limit is elsewhere, such as the plan of a
+// customer in a database, and can change at any time. Its [Cache.For] is made for the
 // LimiterFor of packages httplimit and grpclimit. It is safe for concurrent use.
-type LimiterCache struct {
-	store   Store
-	load    func(ctx context.Context, key string) (Limit, error)
-	options LimiterCacheOptions
+type Cache struct {
+	store   penstock.Store
+	load    func(ctx context.Context, key string) (penstock.Limit, error)
+	options Options
 
 	mu       sync.Mutex
-	keys     map[string]*cachedLimiter // by cachedName
-	limiters map[Limit]*Limiter        // keys of one plan share a limiter
+	keys     map[string]*cachedLimiter            // by cachedName
+	limiters map[penstock.Limit]*penstock.Limiter // keys of one plan share a limiter
 }
 
 // A cachedLimiter is what the cache knows about a key.
 type cachedLimiter struct {
-	limiter *Limiter      // nil if the key has none
-	until   time.Time     // when it is loaded again
-	loading chan struct{} // closed when the load in progress ends; nil without one
-	known   bool          // a load has succeeded
+	limiter *penstock.Limiter // nil if the key has none
+	until   time.Time         // when it is loaded again
+	loading chan struct{}     // closed when the load in progress ends; nil without one
+	known   bool              // a load has succeeded
 }
 
-// NewLimiterCache returns a cache. Load returns the limit of a key, or the zero Limit if the
+// New returns a cache. Load returns the limit of a key, or the zero [penstock.Limit] if the
 // key has none of its own. Give the limits of all plans one name, so that a key keeps what it
 // has used when its plan changes. Nil options are all defaults.
-func NewLimiterCache(s Store, load func(ctx context.Context, key string) (Limit, error), o *LimiterCacheOptions) (*LimiterCache, error) {
+func New(s penstock.Store, load func(ctx context.Context, key string) (penstock.Limit, error), o *Options) (*Cache, error) {
 	if s == nil {
-		return nil, errNoStore
+		return nil, errors.New("limitercache: no store")
 	}
 	if load == nil {
-		return nil, errors.New("penstock: LimiterCache: no load function")
+		return nil, errors.New("limitercache: no load function")
 	}
-	c := &LimiterCache{store: s, load: load, keys: map[string]*cachedLimiter{}, limiters: map[Limit]*Limiter{}}
+	c := &Cache{store: s, load: load, keys: map[string]*cachedLimiter{}, limiters: map[penstock.Limit]*penstock.Limiter{}}
 	if o != nil {
 		c.options = *o
 	}
-	c.options.MaxAge = orDefault(c.options.MaxAge, 10*time.Second)
-	c.options.MaxKeys = orDefault(c.options.MaxKeys, 100_000)
-	c.options.Timeout = orDefault(c.options.Timeout, time.Second)
-	if c.options.OnError == nil {
-		c.options.OnError = func(string, error) {}
-	}
+	c.options.setDefaults()
 	return c, nil
+}
+
+func (o *Options) setDefaults() {
+	if o.MaxAge <= 0 {
+		o.MaxAge = 10 * time.Second
+	}
+	if o.MaxKeys <= 0 {
+		o.MaxKeys = 100_000
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = time.Second
+	}
+	if o.OnError == nil {
+		o.OnError = func(string, error) {}
+	}
 }
 
 // For returns the limiter of a key, or nil if the key has no limit of its own. It waits only
 // for the first load of a key, and at most until ctx ends. If that load fails, For returns
 // nil too: give the middleware a Limiter for this case.
-func (c *LimiterCache) For(ctx context.Context, key string) *Limiter {
+func (c *Cache) For(ctx context.Context, key string) *penstock.Limiter {
 	name := cachedName(key)
 	c.mu.Lock()
 	e := c.keys[name]
@@ -103,7 +117,7 @@ func (c *LimiterCache) For(ctx context.Context, key string) *Limiter {
 
 // Invalidate makes the next For of a key wait for its limit to be loaded again. If that fails,
 // the old one stays in use. Call it where the program itself changes a limit.
-func (c *LimiterCache) Invalidate(key string) {
+func (c *Cache) Invalidate(key string) {
 	name := cachedName(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +140,7 @@ func cachedName(key string) string {
 }
 
 // add adds a key by its name, in place of another if the cache is full.
-func (c *LimiterCache) add(name string) *cachedLimiter {
+func (c *Cache) add(name string) *cachedLimiter {
 	if len(c.keys) >= c.options.MaxKeys {
 		for other := range c.keys { // in random order
 			delete(c.keys, other)
@@ -142,17 +156,17 @@ func (c *LimiterCache) add(name string) *cachedLimiter {
 const retryPause = time.Second
 
 // errLoadExited is the error of a load that called runtime.Goexit.
-var errLoadExited = errors.New("penstock: LimiterCache: load ended its goroutine")
+var errLoadExited = errors.New("limitercache: load ended its goroutine")
 
 // refresh loads the limit of a key. If that fails, the old one stays. A panic is an error too: it would
 // end the process, while a server would recover from one of its handlers.
-func (c *LimiterCache) refresh(ctx context.Context, key string, e *cachedLimiter, done chan struct{}) {
+func (c *Cache) refresh(ctx context.Context, key string, e *cachedLimiter, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	limit, err := Limit{}, errLoadExited
+	limit, err := penstock.Limit{}, errLoadExited
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("penstock: LimiterCache: load panicked: %v\n\n%s", p, debug.Stack())
+			err = fmt.Errorf("limitercache: load panicked: %v\n\n%s", p, debug.Stack())
 		}
 		c.finish(key, e, done, limit, err)
 	}()
@@ -160,10 +174,10 @@ func (c *LimiterCache) refresh(ctx context.Context, key string, e *cachedLimiter
 }
 
 // finish stores what a load returned, and lets its callers go on.
-func (c *LimiterCache) finish(key string, e *cachedLimiter, done chan struct{}, limit Limit, err error) {
+func (c *Cache) finish(key string, e *cachedLimiter, done chan struct{}, limit penstock.Limit, err error) {
 	c.mu.Lock()
-	var limiter *Limiter
-	if err == nil && limit != (Limit{}) {
+	var limiter *penstock.Limiter
+	if err == nil && limit != (penstock.Limit{}) {
 		limiter, err = c.limiterOf(limit)
 	}
 	e.loading = nil
@@ -183,11 +197,11 @@ func (c *LimiterCache) finish(key string, e *cachedLimiter, done chan struct{}, 
 // makes some of them again.
 const maxSharedLimiters = 1024
 
-func (c *LimiterCache) limiterOf(limit Limit) (*Limiter, error) {
+func (c *Cache) limiterOf(limit penstock.Limit) (*penstock.Limiter, error) {
 	if known := c.limiters[limit]; known != nil {
 		return known, nil
 	}
-	limiter, err := New(c.store, limit)
+	limiter, err := penstock.New(c.store, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package penstock_test
+package limitercache_test
 
 import (
 	"context"
@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/limitercache"
 )
 
-func newLimiterCache(t *testing.T, load func(context.Context, string) (penstock.Limit, error), o *penstock.LimiterCacheOptions) *penstock.LimiterCache {
+func newCache(t *testing.T, load func(context.Context, string) (penstock.Limit, error), o *limitercache.Options) *limitercache.Cache {
 	t.Helper()
-	c, err := penstock.NewLimiterCache(penstock.NewMemory(nil), load, o)
+	c, err := limitercache.New(penstock.NewMemory(nil), load, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,10 +31,10 @@ func countOf(l *penstock.Limiter) int64 {
 	return l.Limit().Count
 }
 
-func TestLimiterCacheLoadsOnceAndAgainWhenOld(t *testing.T) {
+func TestCacheLoadsOnceAndAgainWhenOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loads, count := 0, int64(5)
-		c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) {
+		c := newCache(t, func(context.Context, string) (penstock.Limit, error) {
 			loads++
 			return penstock.PerMinute(count), nil
 		}, nil)
@@ -60,13 +61,13 @@ func TestLimiterCacheLoadsOnceAndAgainWhenOld(t *testing.T) {
 	})
 }
 
-func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
+func TestCacheKeepsLimitWhileLoadFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
 		var reported atomic.Int64
 		limit := penstock.PerMinute(5)
-		c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) { return limit, fail },
-			&penstock.LimiterCacheOptions{OnError: func(string, error) { reported.Add(1) }})
+		c := newCache(t, func(context.Context, string) (penstock.Limit, error) { return limit, fail },
+			&limitercache.Options{OnError: func(string, error) { reported.Add(1) }})
 		c.For(t.Context(), "a")
 		fail = errors.New("down")
 		time.Sleep(time.Minute)
@@ -93,7 +94,7 @@ func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
 }
 
 // A load that does not return fails: its callers go on, and so does the process.
-func TestLimiterCacheSurvivesLoadsThatDoNotReturn(t *testing.T) {
+func TestCacheSurvivesLoadsThatDoNotReturn(t *testing.T) {
 	for want, end := range map[string]func(){
 		"load panicked: a defect": func() { panic("a defect") },
 		"ended its goroutine":     runtime.Goexit,
@@ -101,12 +102,12 @@ func TestLimiterCacheSurvivesLoadsThatDoNotReturn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var loads atomic.Int64
 			errs := make(chan error, 2)
-			c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) {
+			c := newCache(t, func(context.Context, string) (penstock.Limit, error) {
 				if loads.Add(1) != 2 {
 					end()
 				}
 				return penstock.PerMinute(5), nil
-			}, &penstock.LimiterCacheOptions{OnError: func(_ string, err error) { errs <- err }})
+			}, &limitercache.Options{OnError: func(_ string, err error) { errs <- err }})
 			for _, count := range []int64{-1, 5, 5} {
 				if got := countOf(c.For(t.Context(), "a")); got != count {
 					t.Errorf("%s: got %d, want %d", want, got, count)
@@ -122,10 +123,10 @@ func TestLimiterCacheSurvivesLoadsThatDoNotReturn(t *testing.T) {
 	}
 }
 
-func TestLimiterCacheWaitsForFirstLoadOnly(t *testing.T) {
+func TestCacheWaitsForFirstLoadOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loads atomic.Int64
-		c := newLimiterCache(t, func(ctx context.Context, _ string) (penstock.Limit, error) {
+		c := newCache(t, func(ctx context.Context, _ string) (penstock.Limit, error) {
 			loads.Add(1)
 			<-ctx.Done() // until the timeout
 			return penstock.PerMinute(5), nil
@@ -150,15 +151,15 @@ func TestLimiterCacheWaitsForFirstLoadOnly(t *testing.T) {
 	})
 }
 
-func TestLimiterCacheIsBoundedAndSharesLimiters(t *testing.T) {
+func TestCacheIsBoundedAndSharesLimiters(t *testing.T) {
 	var loads atomic.Int64
-	c := newLimiterCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
+	c := newCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
 		loads.Add(1)
 		if key == "none" {
 			return penstock.Limit{}, nil
 		}
 		return penstock.PerMinute(5), nil
-	}, &penstock.LimiterCacheOptions{MaxKeys: 10})
+	}, &limitercache.Options{MaxKeys: 10})
 	first := c.For(t.Context(), "0")
 	for i := range 1000 {
 		if l := c.For(t.Context(), fmt.Sprint(i)); l != first {
@@ -174,10 +175,10 @@ func TestLimiterCacheIsBoundedAndSharesLimiters(t *testing.T) {
 }
 
 // A remote client may choose keys of a megabyte: the cache does not keep them, and tells them apart.
-func TestLimiterCacheDoesNotKeepLongKeys(t *testing.T) {
+func TestCacheDoesNotKeepLongKeys(t *testing.T) {
 	const keys, size = 64, 1 << 20
 	asked := map[byte]int64{}
-	c := newLimiterCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
+	c := newCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
 		asked[key[len(key)-1]]++
 		return penstock.PerMinute(int64(key[len(key)-1]) + 1), nil
 	}, nil)
@@ -209,11 +210,11 @@ func liveBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestNewLimiterCacheRejectsNil(t *testing.T) {
-	if _, err := penstock.NewLimiterCache(nil, func(context.Context, string) (penstock.Limit, error) { return penstock.Limit{}, nil }, nil); err == nil {
+func TestNewRejectsNil(t *testing.T) {
+	if _, err := limitercache.New(nil, func(context.Context, string) (penstock.Limit, error) { return penstock.Limit{}, nil }, nil); err == nil {
 		t.Error("no store is accepted")
 	}
-	if _, err := penstock.NewLimiterCache(penstock.NewMemory(nil), nil, nil); err == nil {
+	if _, err := limitercache.New(penstock.NewMemory(nil), nil, nil); err == nil {
 		t.Error("no load function is accepted")
 	}
 }

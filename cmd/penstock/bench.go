@@ -75,7 +75,7 @@ func (o *benchOptions) setAddr() error {
 	if o.addr != "" {
 		return nil
 	}
-	at, err := (&connectFlags{}).connect(o.api)
+	at, err := (&connectFlags{withoutToken: true}).connect(o.api)
 	if err != nil {
 		return err
 	}
@@ -92,16 +92,19 @@ func (o *benchOptions) check() error {
 		return fmt.Errorf("--addr %s: want HOST:PORT of a listener without TLS", o.addr)
 	case o.duration <= 0 || o.duration > maxBenchDuration:
 		return fmt.Errorf("--duration %v: want more than 0 and at most %v", o.duration, maxBenchDuration)
-	case o.callers < 1 || o.callers > 10_000:
-		return fmt.Errorf("--callers %d: want from 1 to 10000", o.callers)
-	case o.keys < 1 || o.keys > 10_000_000:
-		return fmt.Errorf("--keys %d: want from 1 to 10000000", o.keys)
-	case o.units < 1 || o.units > 1_000_000:
-		return fmt.Errorf("--units %d: want from 1 to 1000000", o.units)
-	case o.pipeline < 1 || o.pipeline > 1000:
-		return fmt.Errorf("--pipeline %d: want from 1 to 1000", o.pipeline)
-	case o.pipeline > 1 && o.api != "resp":
-		return fmt.Errorf("--pipeline: only the RESP API has pipelines")
+	}
+	for _, flag := range []struct {
+		name        string
+		value, most int
+	}{
+		{"callers", o.callers, 10_000}, {"keys", o.keys, 10_000_000}, {"units", o.units, 1_000_000}, {"pipeline", o.pipeline, 1000},
+	} {
+		if flag.value < 1 || flag.value > flag.most {
+			return fmt.Errorf("--%s %d: want from 1 to %d", flag.name, flag.value, flag.most)
+		}
+	}
+	if o.pipeline > 1 && o.api != "resp" {
+		return errors.New("--pipeline: only the RESP API has pipelines")
 	}
 	return nil
 }

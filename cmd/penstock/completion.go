@@ -1,9 +1,6 @@
 package main
 
-import (
-	"github.com/penstock-io/penstock/server"
-	"github.com/spf13/cobra"
-)
+import "github.com/spf13/cobra"
 
 // completionCommand replaces cobra's, which answers an unknown shell with its help.
 func completionCommand() *cobra.Command {
@@ -28,13 +25,6 @@ func completionCommand() *cobra.Command {
 			}
 			return root.GenPowerShellCompletionWithDesc(w)
 		},
-	}
-}
-
-// completeSettings completes the values of the flags of settings.
-func completeSettings(c *cobra.Command) {
-	for _, s := range server.Settings {
-		completeFlag(c, s.Name, s.Kind, s.Values)
 	}
 }
 

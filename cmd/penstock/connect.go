@@ -23,32 +23,35 @@ import (
 // penstock serve reads them.
 type connectFlags struct {
 	server, config            string
-	needsToken                bool
+	withoutToken              bool
 	token, tokenFile          string
 	ca, clientCert, clientKey string
 }
 
-// add adds the flags for a listener to a command.
-func (f *connectFlags) add(c *cobra.Command, listener string) {
-	set := c.Flags()
-	set.StringVar(&f.server, "server", "", "URL of the "+listener+" listener; by default derived from the settings of penstock serve on this machine")
-	set.StringVar(&f.config, "config", "", "config file of the server (default: $PENSTOCK_CONFIG)")
-	set.StringVar(&f.ca, "ca", "", "file of CA certificates, PEM, that the server's certificate is verified by; by default those of the system, or for a server on this machine the certificate in its settings")
-	set.StringVar(&f.clientCert, "client-cert", "", "certificate to present to a server that requires one, PEM")
-	set.StringVar(&f.clientKey, "client-key", "", "private key of that certificate, PEM")
-	for _, file := range []string{"config", "ca", "client-cert", "client-key"} {
-		completeFlag(c, file, "file", nil)
+// command adds the flags for a listener to a command, which runs with a connection to it.
+func (f *connectFlags) command(c *cobra.Command, listener string, run func(*cobra.Command, *connection, []string) error) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		at, err := f.connect(listener)
+		if err != nil {
+			return err
+		}
+		return run(c, at, args)
 	}
-	completeFlag(c, "server", "url", nil)
-}
-
-// addToken adds the flags of the server's token.
-func (f *connectFlags) addToken(c *cobra.Command) {
-	f.needsToken = true
-	c.Flags().StringVar(&f.token, "token", "", "the server's token; visible in ps (default: $PENSTOCK_TOKEN)")
-	c.Flags().StringVar(&f.tokenFile, "token-file", "", "file that contains the token (default: $PENSTOCK_TOKEN_FILE)")
-	completeFlag(c, "token-file", "file", nil)
-	completeFlag(c, "token", "text", nil)
+	c.Flags().SortFlags = false
+	add := func(to *string, name, kind, help string) {
+		c.Flags().StringVar(to, name, "", help)
+		completeFlag(c, name, kind, nil)
+	}
+	add(&f.server, "server", "url", "URL of the "+listener+" listener; by default derived from the settings of penstock serve on this machine")
+	add(&f.config, "config", "file", "config file of the server (default: $PENSTOCK_CONFIG)")
+	add(&f.ca, "ca", "file", "file of CA certificates, PEM, that the server's certificate is verified by; by default those of the system, or for a server on this machine the certificate in its settings")
+	add(&f.clientCert, "client-cert", "file", "certificate to present to a server that requires one, PEM")
+	add(&f.clientKey, "client-key", "file", "private key of that certificate, PEM")
+	if !f.withoutToken {
+		add(&f.token, "token", "text", "the server's token; visible in ps (default: $PENSTOCK_TOKEN)")
+		add(&f.tokenFile, "token-file", "file", "file that contains the token (default: $PENSTOCK_TOKEN_FILE)")
+	}
+	return c
 }
 
 // A connection is how to reach a listener of a server.
@@ -88,7 +91,7 @@ func (f *connectFlags) connect(listener string) (*connection, error) {
 		}
 	}
 	c.client = &http.Client{Transport: transport, Timeout: requestTimeout}
-	if f.needsToken {
+	if !f.withoutToken {
 		c.token, err = f.readToken(settings)
 	}
 	return c, err
@@ -113,26 +116,25 @@ func (f *connectFlags) settings() (*server.Config, error) {
 	return server.MergeSettings(flags, os.Environ())
 }
 
-func (f *connectFlags) readToken(settings *server.Config) (string, error) {
+// readToken returns the token of the flags, or else that of the settings.
+func (f *connectFlags) readToken(settings *server.Config) (token string, err error) {
 	switch {
 	case f.token != "" && f.tokenFile != "":
 		return "", errors.New("--token and --token-file: want one of them")
 	case f.token != "":
 		return f.token, nil
 	case f.tokenFile != "":
-		token, err := server.ReadToken(f.tokenFile)
-		if err != nil {
-			return "", fmt.Errorf("--token-file: %w", err)
+		if token, err = server.ReadToken(f.tokenFile); err != nil {
+			err = fmt.Errorf("--token-file: %w", err)
 		}
-		return token, nil
 	case settings.Token != "" || settings.TokenFile == "":
 		return settings.Token, nil
+	default:
+		if token, err = server.ReadToken(settings.TokenFile); err != nil {
+			err = fmt.Errorf("the server's token-file: %w", err)
+		}
 	}
-	token, err := server.ReadToken(settings.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("the server's token-file: %w", err)
-	}
-	return token, nil
+	return token, err
 }
 
 // serverURL returns the URL in --server or, without it, that of a listener on this

@@ -35,6 +35,21 @@ type loadRequest struct {
 	allowed  bool
 }
 
+// A singleClient is a [loadClient] that sends one request after the other. It shares its
+// connections.
+type singleClient func(key string) (allowed bool, err error)
+
+func (c singleClient) send(requests []loadRequest) (err error) {
+	for i := range requests {
+		if requests[i].allowed, err = c(requests[i].key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c singleClient) close() {}
+
 // openAPI returns a function that opens clients of an API, and one that closes the
 // connections they share.
 func openAPI(o benchOptions) (open func() (loadClient, error), closeAll func(), err error) {
@@ -74,7 +89,7 @@ func openGRPC(o benchOptions) (func() (loadClient, error), func(), error) {
 	var next atomic.Int64
 	open := func() (loadClient, error) {
 		c := connections[int(next.Add(1))%len(connections)]
-		return newGRPCLoadClient(c, o), nil
+		return singleClient(newGRPCLoadClient(c, o).take), nil
 	}
 	return open, closeAll, nil
 }
@@ -93,24 +108,19 @@ func newGRPCLoadClient(conn *grpc.ClientConn, o benchOptions) *grpcLoadClient {
 	return c
 }
 
-func (c *grpcLoadClient) send(requests []loadRequest) error {
-	for i := range requests {
-		c.entry.Value = requests[i].key
-		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
-		response, err := c.client.ShouldRateLimit(ctx, c.request)
-		cancel()
-		if err != nil {
-			return err
-		}
-		if len(response.Statuses) != 1 || response.Statuses[0].CurrentLimit == nil {
-			return fmt.Errorf("the server applied no limit: it has no rules for the domain %q", c.request.Domain)
-		}
-		requests[i].allowed = response.OverallCode == envoyrls.RateLimitResponse_OK
+func (c *grpcLoadClient) take(key string) (allowed bool, err error) {
+	c.entry.Value = key
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	response, err := c.client.ShouldRateLimit(ctx, c.request)
+	if err != nil {
+		return false, err
 	}
-	return nil
+	if len(response.Statuses) != 1 || response.Statuses[0].CurrentLimit == nil {
+		return false, fmt.Errorf("the server applied no limit: it has no rules for the domain %q", c.request.Domain)
+	}
+	return response.OverallCode == envoyrls.RateLimitResponse_OK, nil
 }
-
-func (c *grpcLoadClient) close() {}
 
 // An httpLoadClient sends POST /v1/take.
 type httpLoadClient struct {
@@ -124,35 +134,27 @@ func openHTTP(o benchOptions) (func() (loadClient, error), func(), error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: o.callers, DisableCompression: true}
 	client := &http.Client{Transport: transport, Timeout: requestTimeout}
 	open := func() (loadClient, error) {
-		return &httpLoadClient{client: client, url: "http://" + o.addr + "/v1/take", units: o.units}, nil
+		return singleClient((&httpLoadClient{client: client, url: "http://" + o.addr + "/v1/take", units: o.units}).take), nil
 	}
 	return open, transport.CloseIdleConnections, nil
 }
 
-func (c *httpLoadClient) send(requests []loadRequest) error {
-	for i := range requests {
-		c.body = fmt.Appendf(c.body[:0], `{"key":%q,"limit":"%d/24h"}`, requests[i].key, c.units)
-		response, err := c.client.Post(c.url, "application/json", bytes.NewReader(c.body))
-		if err != nil {
-			return err
-		}
-		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
-		_ = response.Body.Close()
-		switch {
-		case err != nil:
-			return err
-		case response.StatusCode == http.StatusOK:
-			requests[i].allowed = true
-		case response.StatusCode == http.StatusTooManyRequests:
-			requests[i].allowed = false
-		default:
-			return fmt.Errorf("%s: %s", response.Status, bytes.TrimSpace(text))
-		}
+func (c *httpLoadClient) take(key string) (allowed bool, err error) {
+	c.body = fmt.Appendf(c.body[:0], `{"key":%q,"limit":"%d/24h"}`, key, c.units)
+	response, err := c.client.Post(c.url, "application/json", bytes.NewReader(c.body))
+	if err != nil {
+		return false, err
 	}
-	return nil
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	_ = response.Body.Close()
+	switch status := response.StatusCode; {
+	case err != nil:
+		return false, err
+	case status != http.StatusOK && status != http.StatusTooManyRequests:
+		return false, fmt.Errorf("%s: %s", response.Status, bytes.TrimSpace(text))
+	}
+	return response.StatusCode == http.StatusOK, nil
 }
-
-func (c *httpLoadClient) close() {}
 
 // A respLoadClient sends CL.THROTTLE.
 type respLoadClient struct {

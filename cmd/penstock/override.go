@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,21 +46,6 @@ type overrideSubcommand struct {
 	json                                       bool
 }
 
-// command adds to a command what all have. It runs with a connection to the admin API.
-func (o *overrideSubcommand) command(c *cobra.Command, run func(c *cobra.Command, at *connection, args []string) error) *cobra.Command {
-	c.RunE = func(c *cobra.Command, args []string) error {
-		at, err := o.connect("admin")
-		if err != nil {
-			return err
-		}
-		return run(c, at, args)
-	}
-	c.Flags().SortFlags = false
-	o.add(c, "admin")
-	o.addToken(c)
-	return c
-}
-
 func (o *overrideSubcommand) addReason(c *cobra.Command, help string) {
 	c.Flags().StringVar(&o.reason, "reason", "", help)
 }
@@ -83,7 +67,7 @@ limit, too. All servers on the same Redis know of it within a second.
 	o.addReason(c, "why, for the list and for the server's audit log; required")
 	c.Flags().StringVar(&o.duration, "for", "", "how long, such as 10m or 24h; by default for good")
 	c.Flags().StringVar(&o.until, "until", "", "until when, such as 2026-03-04T12:00:00Z")
-	return o.command(c, o.set)
+	return o.command(c, "admin", o.set)
 }
 
 func (o *overrideSubcommand) set(c *cobra.Command, at *connection, args []string) error {
@@ -98,20 +82,13 @@ func (o *overrideSubcommand) set(c *cobra.Command, at *connection, args []string
 
 // put sets the overrides of a body, and prints how many those were.
 func (o *overrideSubcommand) put(c *cobra.Command, at *connection, contentType string, body []byte) error {
-	query := url.Values{}
-	if o.reason != "" {
-		query.Set("reason", o.reason)
-	}
-	text, err := at.adminUpload(c.Context(), http.MethodPut, overridesPath, query, contentType, body)
-	if err != nil {
-		return err
-	}
 	var changed struct {
 		Set  int
 		Note string
 	}
-	if err := json.Unmarshal(text, &changed); err != nil {
-		return fmt.Errorf("%s is not an admin listener: it returned %.200q", at.url, text)
+	r := adminRequest{http.MethodPut, overridesPath, queryOf("reason", o.reason), contentType, body}
+	if _, err := at.admin(c.Context(), r, &changed); err != nil {
+		return err
 	}
 	fmt.Fprintf(c.OutOrStdout(), "set: %s\n", plural(changed.Set, "override"))
 	if changed.Note != "" {
@@ -129,9 +106,9 @@ func overrideDeleteCommand() *cobra.Command {
 		Args:    wantArgs("RULE", "KEY"),
 	}
 	o.addReason(c, "why, for the server's audit log; required")
-	return o.command(c, func(c *cobra.Command, at *connection, args []string) error {
+	return o.command(c, "admin", func(c *cobra.Command, at *connection, args []string) error {
 		query := url.Values{"rule": {args[0]}, "key": {args[1]}, "reason": {o.reason}}
-		if _, err := at.adminRequest(c.Context(), http.MethodDelete, overridesPath, query); err != nil {
+		if _, err := at.admin(c.Context(), adminRequest{method: http.MethodDelete, path: overridesPath, query: query}, nil); err != nil {
 			return err
 		}
 		fmt.Fprintln(c.OutOrStdout(), "deleted: 1 override")
@@ -152,7 +129,7 @@ until, for and reason. What export writes can be imported. A dash is the standar
 		Args: wantArgs("FILE"),
 	}
 	o.addReason(c, "why, for overrides of the file without a reason")
-	return o.command(c, func(c *cobra.Command, at *connection, args []string) error {
+	return o.command(c, "admin", func(c *cobra.Command, at *connection, args []string) error {
 		text, err := readInput(c, args[0])
 		if err != nil {
 			return err
@@ -184,8 +161,8 @@ func overrideExportCommand() *cobra.Command {
 	c.Flags().StringVar(&o.format, "format", "json", "json or csv")
 	completeFlag(c, "format", "format", []string{"json", "csv"})
 	o.addFilter(c)
-	return o.command(c, func(c *cobra.Command, at *connection, _ []string) error {
-		text, err := o.fetch(c.Context(), at, o.format)
+	return o.command(c, "admin", func(c *cobra.Command, at *connection, _ []string) error {
+		text, err := o.fetch(c.Context(), at, o.format, nil)
 		if err == nil {
 			_, err = c.OutOrStdout().Write(text)
 		}
@@ -199,14 +176,9 @@ func (o *overrideSubcommand) addFilter(c *cobra.Command) {
 }
 
 // fetch returns the overrides as the server lists them.
-func (o *overrideSubcommand) fetch(ctx context.Context, at *connection, format string) ([]byte, error) {
-	query := url.Values{"format": {format}}
-	for name, value := range map[string]string{"rule": o.rule, "key": o.key} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	return at.adminRequest(ctx, http.MethodGet, overridesPath, query)
+func (o *overrideSubcommand) fetch(ctx context.Context, at *connection, format string, into any) ([]byte, error) {
+	query := queryOf("format", format, "rule", o.rule, "key", o.key)
+	return at.admin(ctx, adminRequest{method: http.MethodGet, path: overridesPath, query: query}, into)
 }
 
 func overrideListCommand() *cobra.Command {
@@ -222,22 +194,17 @@ on the same Redis have the same overrides, and tell each other once a minute whi
 	}
 	o.addFilter(c)
 	c.Flags().BoolVar(&o.json, "json", false, "print the response as JSON")
-	return o.command(c, o.list)
+	return o.command(c, "admin", o.list)
 }
 
 func (o *overrideSubcommand) list(c *cobra.Command, at *connection, _ []string) error {
-	text, err := o.fetch(c.Context(), at, "json")
+	var list struct{ Overrides []override }
+	text, err := o.fetch(c.Context(), at, "json", &list)
 	if err != nil {
 		return err
 	}
-	var list struct {
-		Overrides []override
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return errors.New("the server returned no list of overrides")
-	}
 	if o.json {
-		fmt.Fprintf(c.OutOrStdout(), "%s\n", strings.TrimSpace(string(text)))
+		printJSON(c.OutOrStdout(), text)
 		return nil
 	}
 	table := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -22,8 +21,7 @@ func withCommand(program string, args []string) []string {
 }
 
 func ratelimitCommand() *cobra.Command {
-	flags := map[string]string{}
-	c := &cobra.Command{
+	c := settingsCommand(server.LoadRatelimitConfig, new(bool), &cobra.Command{
 		Use:   ratelimitName,
 		Short: "Run the server in place of envoyproxy/ratelimit",
 		Long: `Ratelimit runs the server as serve does, configured by the environment variables of
@@ -34,17 +32,7 @@ ports, pages, statistics and answers (--compat envoy). A program of this name, a
 Flags, PENSTOCK_ variables and the config file override the variables; penstock serve
 --help lists them. Variables that have no effect are logged, with the reason. Counters
 begin anew.`,
-		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			config, err := server.LoadRatelimitConfig(flags, os.Environ())
-			if err != nil {
-				return err
-			}
-			return serve(c.Context(), config, c.OutOrStdout(), c.ErrOrStderr(), false)
-		},
-	}
-	addSettings(c.Flags(), flags)
-	completeSettings(c)
+	})
 	for _, s := range server.Settings {
 		_ = c.Flags().MarkHidden(s.Name) // penstock serve --help lists them
 	}

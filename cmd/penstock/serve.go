@@ -14,9 +14,8 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	flags := map[string]string{}
 	examples := false
-	serve := &cobra.Command{
+	serve := settingsCommand(server.LoadConfig, &examples, &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
 		Long: `Serve runs the server until SIGTERM or SIGINT. Then /readyz reports that it is
@@ -31,17 +30,7 @@ PENSTOCK_LOG_LEVEL=debug, or in the file that --config names, as in
   penstock serve --rules rules/ --store redis://localhost:6379
   penstock serve --grpc "" --resp "" --http 127.0.0.1:8080
   penstock serve --http-tls-cert tls.crt --http-tls-key tls.key`,
-		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			config, err := server.LoadConfig(flags, os.Environ())
-			if err != nil {
-				return err
-			}
-			return serve(c.Context(), config, c.OutOrStdout(), c.ErrOrStderr(), examples)
-		},
-	}
-	addSettings(serve.Flags(), flags)
-	completeSettings(serve)
+	})
 	serve.Flags().BoolVar(&examples, "print-examples", false, "print an example command for each listener")
 	serve.SetUsageFunc(printServeUsage)
 	return serve
@@ -76,16 +65,27 @@ func printServeUsage(c *cobra.Command) error {
 // usageWidth is a width in columns that most terminals have.
 const usageWidth = 100
 
-// addSettings adds a flag for each setting. Values are collected in a map, for
-// [server.LoadConfig].
-func addSettings(set *pflag.FlagSet, values map[string]string) {
-	set.SortFlags = false
+// settingsCommand makes a command run the server. It has a flag for each setting, whose values
+// are collected in a map, for [server.LoadConfig] or a function like it.
+func settingsCommand(load func(flags map[string]string, environ []string) (*server.Config, error), examples *bool, c *cobra.Command) *cobra.Command {
+	values := map[string]string{}
+	c.Args = noArgs
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		config, err := load(values, os.Environ())
+		if err != nil {
+			return err
+		}
+		return serve(c.Context(), config, c.OutOrStdout(), c.ErrOrStderr(), *examples)
+	}
+	c.Flags().SortFlags = false
 	for _, s := range server.Settings {
-		f := set.VarPF(flagValue{s, values}, s.Name, "", s.Help)
+		f := c.Flags().VarPF(flagValue{s, values}, s.Name, "", s.Help)
 		if s.Kind == "" {
 			f.NoOptDefVal = "true"
 		}
+		completeFlag(c, s.Name, s.Kind, s.Values)
 	}
+	return c
 }
 
 // A flagValue is a [pflag.Value] that stores the flag's text in a map.

@@ -10,24 +10,23 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // A takeRequest takes units from a server: of a key under a limit, or of a descriptor's
 // entries under the rules of a domain.
 type takeRequest struct {
+	connectFlags
 	key, limit, id string
 	atMost         bool
 	domain         string
 	entries        []rules.Entry
 	cost           int64
 	settle         bool // whether to settle what was taken under the ID
+	json           bool
 }
 
 func takeCommand() *cobra.Command {
-	var r takeRequest
-	var flags connectFlags
-	var raw bool
+	r := &takeRequest{}
 	take := &cobra.Command{
 		Use:   "take KEY --limit LIMIT | take --domain DOMAIN KEY=VALUE...",
 		Short: "Take units from a running server",
@@ -44,32 +43,20 @@ with --id it needs neither.`,
   penstock take --domain shop user=42
   penstock take --domain shop user=42 --server grpc://localhost:8081
   if penstock take backup --limit 1/day; then ./backup; fi`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := r.parseArgs(args); err != nil {
-				return err
-			}
-			at, err := flags.connect("http")
-			if err != nil {
-				return err
-			}
-			a, err := r.send(c.Context(), at)
-			if err != nil {
-				return err
-			}
-			return a.print(c.OutOrStdout(), raw)
-		},
 	}
-	addTakeFlags(take.Flags(), &r, &raw)
-	flags.add(take, "http")
-	flags.addToken(take)
-	take.Flags().Lookup("server").Usage += "; grpc://HOST:PORT uses Envoy's protocol"
+	f := take.Flags()
+	f.StringVar(&r.limit, "limit", "", `limit, such as "10/1m", "30/1m burst=15" or "5/day zone=Asia/Shanghai fixed-window"`)
+	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
+	f.Int64Var(&r.cost, "cost", 1, "units to take; 0 peeks, less than 0 refunds")
+	f.BoolVar(&r.atMost, "at-most", false, "take what is left if it is less than the cost")
+	f.StringVar(&r.id, "id", "", "request ID: repeated requests with the same ID are charged once")
+	r.command(take)
+	f.Lookup("server").Usage += "; grpc://HOST:PORT uses Envoy's protocol"
 	return take
 }
 
 func settleCommand() *cobra.Command {
-	r := takeRequest{settle: true}
-	var flags connectFlags
-	var raw bool
+	r := &takeRequest{settle: true}
 	settle := &cobra.Command{
 		Use:   "settle KEY --limit LIMIT --id ID --cost AMOUNT | settle --domain DOMAIN --id ID --cost AMOUNT KEY=VALUE...",
 		Short: "Correct what was taken, once the true cost is known",
@@ -81,44 +68,31 @@ needs settle: true.`,
 		Example: `  penstock take team:9 --limit "100000/1m" --cost 4000 --id b81c
   penstock settle team:9 --limit "100000/1m" --cost 812 --id b81c
   penstock settle --domain llm team=9 --cost 812 --id b81c`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if !c.Flags().Changed("cost") || r.id == "" {
-				return errors.New("want --id, under which was taken, and --cost, the amount that was used")
-			}
-			if err := r.parseArgs(args); err != nil {
-				return err
-			}
-			at, err := flags.connect("http")
-			if err != nil {
-				return err
-			}
-			a, err := r.send(c.Context(), at)
-			if err != nil {
-				return err
-			}
-			return a.print(c.OutOrStdout(), raw)
-		},
 	}
 	f := settle.Flags()
-	f.SortFlags = false
 	f.StringVar(&r.limit, "limit", "", "limit under which was taken")
 	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
 	f.StringVar(&r.id, "id", "", "ID under which was taken")
 	f.Int64Var(&r.cost, "cost", 0, "units that were used")
-	f.BoolVar(&raw, "json", false, "print the response as JSON")
-	flags.add(settle, "http")
-	flags.addToken(settle)
-	return settle
+	return r.command(settle)
 }
 
-func addTakeFlags(f *pflag.FlagSet, r *takeRequest, raw *bool) {
-	f.SortFlags = false
-	f.StringVar(&r.limit, "limit", "", `limit, such as "10/1m", "30/1m burst=15" or "5/day zone=Asia/Shanghai fixed-window"`)
-	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
-	f.Int64Var(&r.cost, "cost", 1, "units to take; 0 peeks, less than 0 refunds")
-	f.BoolVar(&r.atMost, "at-most", false, "take what is left if it is less than the cost")
-	f.StringVar(&r.id, "id", "", "request ID: repeated requests with the same ID are charged once")
-	f.BoolVar(raw, "json", false, "print the response as JSON")
+// command adds to a command what both have.
+func (r *takeRequest) command(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&r.json, "json", false, "print the response as JSON")
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		if r.settle && (!c.Flags().Changed("cost") || r.id == "") {
+			return errors.New("want --id, under which was taken, and --cost, the amount that was used")
+		}
+		return r.parseArgs(args)
+	}
+	return r.connectFlags.command(c, "http", func(c *cobra.Command, at *connection, _ []string) error {
+		a, err := r.send(c.Context(), at)
+		if err != nil {
+			return err
+		}
+		return a.print(c.OutOrStdout(), r.json)
+	})
 }
 
 // parseArgs parses the arguments, and rejects flags that exclude each other.
@@ -187,7 +161,7 @@ type takeResult struct {
 
 func (a *takeResult) print(w io.Writer, raw bool) error {
 	if raw {
-		fmt.Fprintf(w, "%s\n", strings.TrimSpace(string(a.raw)))
+		printJSON(w, a.raw)
 	} else {
 		fmt.Fprintln(w, a.text)
 	}

@@ -23,7 +23,7 @@ func TestTakeSendsToken(t *testing.T) {
 	}))
 	defer s.Close()
 	r := takeRequest{key: "k", limit: "1/1h", cost: -2}
-	at, err := (&connectFlags{server: s.URL, needsToken: true, token: "open sesame"}).connect("http")
+	at, err := (&connectFlags{server: s.URL, token: "open sesame"}).connect("http")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -32,6 +31,7 @@ type topCommand struct {
 	interval time.Duration
 	once     bool
 	json     bool
+	choices  []choice
 }
 
 // The views of penstock top.
@@ -56,33 +56,40 @@ Colors are used on terminals, unless NO_COLOR is set.`,
 		Example: `  penstock top --once
   penstock top --once --view keys --by denied
   penstock top --once --json`,
-		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return t.run(c.Context(), c.OutOrStdout()) },
+		Args:    noArgs,
+		PreRunE: func(*cobra.Command, []string) error { return t.check() },
 	}
 	t.addFlags(c)
-	t.add(c, "admin")
-	t.addToken(c)
-	return c
+	return t.command(c, "admin", func(c *cobra.Command, at *connection, _ []string) error {
+		return t.run(c.Context(), at, c.OutOrStdout())
+	})
 }
 
 func (t *topCommand) addFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.SortFlags = false
-	words := func(to *string, name, otherwise, help string, values ...string) {
-		f.StringVar(to, name, otherwise, help)
+	words := func(to *string, name, help string, values ...string) {
+		f.StringVar(to, name, values[0], help)
 		completeFlag(c, name, "", values)
+		t.choices = append(t.choices, choice{name, to, values})
 	}
-	words(&t.view, "view", viewLive, "live or keys", viewLive, viewKeys)
-	words(&t.window, "window", string(observe.TwoMinutes), "how far back: 2m, 1h or 1d", windowNames()...)
-	words(&t.sort, "sort", observe.SortNames[0], "order of the rules: decisions, denied, denied_share, shadow_share, errors or name", observe.SortNames...)
+	words(&t.view, "view", "live or keys", viewLive, viewKeys)
+	words(&t.window, "window", "how far back: 2m, 1h or 1d", windowNames()...)
+	words(&t.sort, "sort", "order of the rules: decisions, denied, denied_share, shadow_share, errors or name", observe.SortNames...)
 	f.StringVar(&t.filter, "filter", "", "show only rules with this text in their names")
-	words(&t.by, "by", observe.ByAsked, "order of the keys: asked or denied", observe.ByAsked, observe.ByDenied)
+	words(&t.by, "by", "order of the keys: asked or denied", observe.ByAsked, observe.ByDenied)
 	f.StringVar(&t.rule, "rule", "", "show only keys of this rule")
-	words(&t.scope, "scope", observe.ScopeDaemon, "daemon: the server that answers, or all: every server on the same Redis", observe.ScopeDaemon, observe.ScopeAll)
+	words(&t.scope, "scope", "daemon: the server that answers, or all: every server on the same Redis", observe.ScopeDaemon, observe.ScopeAll)
 	f.IntVar(&t.rows, "rows", 50, "at most so many rules and keys")
 	f.DurationVar(&t.interval, "interval", time.Second, "time between two updates")
 	f.BoolVar(&t.once, "once", false, "print once and exit")
 	f.BoolVar(&t.json, "json", false, "print the server's responses as JSON, with --once")
+}
+
+// A choice is a flag whose value is one of some words, by default the first.
+type choice struct {
+	flag  string
+	value *string
+	words []string
 }
 
 func windowNames() (names []string) {
@@ -94,18 +101,9 @@ func windowNames() (names []string) {
 
 // check returns an error if a flag has no valid value.
 func (t *topCommand) check() error {
-	for _, c := range []struct {
-		flag, value string
-		values      []string
-	}{
-		{"view", t.view, []string{viewLive, viewKeys}},
-		{"window", t.window, windowNames()},
-		{"sort", t.sort, observe.SortNames},
-		{"by", t.by, []string{observe.ByAsked, observe.ByDenied}},
-		{"scope", t.scope, []string{observe.ScopeDaemon, observe.ScopeAll}},
-	} {
-		if !slices.Contains(c.values, c.value) {
-			return fmt.Errorf("--%s: %q: want one of %v", c.flag, c.value, c.values)
+	for _, c := range t.choices {
+		if !slices.Contains(c.words, *c.value) {
+			return fmt.Errorf("--%s: %q: want one of %v", c.flag, *c.value, c.words)
 		}
 	}
 	const most, shortest = 1000, 100 * time.Millisecond
@@ -120,14 +118,8 @@ func (t *topCommand) check() error {
 	return nil
 }
 
-func (t *topCommand) run(ctx context.Context, out io.Writer) error {
-	if err := t.check(); err != nil {
-		return err
-	}
-	at, err := t.connect("admin")
+func (t *topCommand) run(ctx context.Context, at *connection, out io.Writer) error {
 	switch {
-	case err != nil:
-		return err
 	case t.json:
 		return t.printJSON(ctx, at, out)
 	case t.once:
@@ -149,14 +141,14 @@ type topJSON struct {
 
 func (t *topCommand) printJSON(ctx context.Context, at *connection, out io.Writer) error {
 	var all topJSON
-	var err error
-	if all.Live, err = t.getLive(ctx, at); err != nil {
-		return err
+	err := t.getLive(ctx, at, &all.Live)
+	if err == nil {
+		err = t.getTop(ctx, at, observe.ByAsked, &all.Asked)
 	}
-	if all.Asked, err = t.getTop(ctx, at, observe.ByAsked); err != nil {
-		return err
+	if err == nil {
+		err = t.getTop(ctx, at, observe.ByDenied, &all.Denied)
 	}
-	if all.Denied, err = t.getTop(ctx, at, observe.ByDenied); err != nil {
+	if err != nil {
 		return err
 	}
 	return json.NewEncoder(out).Encode(all)
@@ -180,32 +172,22 @@ func (t *topCommand) printOnce(ctx context.Context, at *connection, out io.Write
 // fetch asks the server for what the view shows.
 func (t *topCommand) fetch(ctx context.Context, at *connection) (*topFrame, error) {
 	f := &topFrame{sort: t.sort}
-	text, err := t.getLive(ctx, at)
-	if err == nil {
-		err = json.Unmarshal(text, &f.live)
-	}
-	if err != nil || t.view == viewLive {
-		return f, err
-	}
-	if text, err = t.getTop(ctx, at, t.by); err == nil {
+	err := t.getLive(ctx, at, &f.live)
+	if err == nil && t.view == viewKeys {
 		f.top = &observe.Top{}
-		err = json.Unmarshal(text, f.top)
+		err = t.getTop(ctx, at, t.by, f.top)
 	}
 	return f, err
 }
 
-func (t *topCommand) getLive(ctx context.Context, at *connection) ([]byte, error) {
-	query := url.Values{"window": {t.window}, "sort": {t.sort}, "scope": {t.scope}, "rules": {strconv.Itoa(t.rows)}}
-	if t.filter != "" {
-		query.Set("filter", t.filter)
-	}
-	return at.adminRequest(ctx, http.MethodGet, "/v1/live", query)
+func (t *topCommand) getLive(ctx context.Context, at *connection, into any) error {
+	query := queryOf("window", t.window, "sort", t.sort, "scope", t.scope, "rules", strconv.Itoa(t.rows), "filter", t.filter)
+	_, err := at.admin(ctx, adminRequest{method: http.MethodGet, path: "/v1/live", query: query}, into)
+	return err
 }
 
-func (t *topCommand) getTop(ctx context.Context, at *connection, by string) ([]byte, error) {
-	query := url.Values{"by": {by}, "scope": {t.scope}, "n": {strconv.Itoa(t.rows)}}
-	if t.rule != "" {
-		query.Set("rule", t.rule)
-	}
-	return at.adminRequest(ctx, http.MethodGet, "/v1/top", query)
+func (t *topCommand) getTop(ctx context.Context, at *connection, by string, into any) error {
+	query := queryOf("by", by, "scope", t.scope, "n", strconv.Itoa(t.rows), "rule", t.rule)
+	_, err := at.admin(ctx, adminRequest{method: http.MethodGet, path: "/v1/top", query: query}, into)
+	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // A fleetMember is an engine with its observer, on a board in Redis and on a clock that the
@@ -64,7 +65,7 @@ func (f *fleetTest) member(name string) *fleetMember {
 // take takes n units of a key, of which three are granted.
 func (m *fleetMember) take(n int, key string) {
 	m.t.Helper()
-	limit := engine.RequestLimit(penstock.Per(3, time.Hour))
+	limit := requestlimits.Of(penstock.Per(3, time.Hour))
 	for range n {
 		if _, err := m.engine.Take(m.t.Context(), penstock.Request{Key: key, Limit: limit, Cost: 1}, func() bool { return true }); err != nil {
 			m.t.Fatal(err)

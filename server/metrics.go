@@ -205,10 +205,10 @@ func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (c engineCollector) collectRequestLimits(ch chan<- prometheus.Metric) {
-	for reason, n := range c.engine.RefusedLimits() {
+	for reason, n := range c.engine.RequestLimits().Refused() {
 		ch <- prometheus.MustNewConstMetric(refusalsDesc, prometheus.CounterValue, float64(n), reason.String())
 	}
-	ch <- prometheus.MustNewConstMetric(storeBytesDesc, prometheus.GaugeValue, float64(c.engine.StoreBytes()))
+	ch <- prometheus.MustNewConstMetric(storeBytesDesc, prometheus.GaugeValue, float64(c.engine.RequestLimits().StoreBytes()))
 }
 
 // memoryCollector exports the statistics of a memory store.

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // openStore opens the store, and the engine on top of it.
@@ -32,8 +33,8 @@ func (s *Server) openStore(ctx context.Context) error {
 		TopKeys: s.topKeys,
 		Token:   s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
-		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
-		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
+		RequestLimits: s.requestLimits(),
+		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(),
 		CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode,
@@ -87,17 +88,19 @@ func (c *Config) role() *RatelimitRole {
 	return c.Ratelimit
 }
 
-var requestLimitModes = map[string]engine.RequestLimitMode{
-	"on": engine.RequestLimitsOn, "local": engine.RequestLimitsLocal, "off": engine.RequestLimitsOff,
+var requestLimitModes = map[string]requestlimits.Mode{
+	"on": requestlimits.On, "local": requestlimits.Local, "off": requestlimits.Off,
 }
 
 // requestLimits returns the bounds of limits in requests. A memory store bounds what they
 // leave behind itself.
-func (c *Config) requestLimits() engine.RequestLimits {
-	r := engine.RequestLimits{
+func (s *Server) requestLimits() requestlimits.Options {
+	c := s.config
+	r := requestlimits.Options{
 		Mode:        requestLimitModes[c.RequestLimits],
 		MaxPeriod:   c.RequestLimitsMaxPeriod,
 		MaxKeyBytes: c.RequestLimitsMaxKeyBytes,
+		Claim:       s.claimLimits,
 	}
 	if c.Store != memoryURL {
 		r.MaxStoreBytes, r.StorePrefix = c.RequestLimitsMaxRedisBytes, c.RedisPrefix

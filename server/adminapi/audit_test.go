@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 func newAudit(t *testing.T, out io.Writer) *audit.Log {
@@ -27,7 +28,7 @@ func newAudit(t *testing.T, out io.Writer) *audit.Log {
 // used takes five units of the key k under 5/1m.
 func used(t *testing.T, e *engine.Engine) {
 	t.Helper()
-	r := penstock.Request{Key: "k", Limit: engine.RequestLimit(penstock.PerMinute(5)), Cost: 5}
+	r := penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerMinute(5)), Cost: 5}
 	if d, err := e.Store().Take(t.Context(), r); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
@@ -36,7 +37,7 @@ func used(t *testing.T, e *engine.Engine) {
 // remaining returns what is left of the key k under 5/1m.
 func remaining(t *testing.T, e *engine.Engine) int64 {
 	t.Helper()
-	d, err := e.Store().Take(t.Context(), penstock.Request{Key: "k", Limit: engine.RequestLimit(penstock.PerMinute(5))})
+	d, err := e.Store().Take(t.Context(), penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerMinute(5))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func TestRefundIsDoneThoughItsStateCannotBeRead(t *testing.T) {
 		return memory.Take(ctx, r)
 	})
 	s := newServer(t, newEngineWithStore(t, store, nil), adminapi.Options{Loopback: true, Audit: newAudit(t, io.Discard)})
-	owing := penstock.Request{Key: "k", Limit: engine.RequestLimit(penstock.PerHour(5)), Cost: 9, Overdraw: true}
+	owing := penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerHour(5)), Cost: 9, Overdraw: true}
 	if d, err := store.Take(t.Context(), owing); err != nil || d.Granted != 9 {
 		t.Fatal(d, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) underOverride(t keyTarget) keyTarget {
 func (s *Server) findTarget(k *keyRequest) (keyTarget, error) {
 	if k.has["limit"] {
 		limit, err := penstock.ParseLimit(k.limit)
-		return keyTarget{limit: engine.RequestLimit(limit), key: k.key}, err
+		return keyTarget{limit: requestlimits.Of(limit), key: k.key}, err
 	}
 	set := s.engine.Rules()
 	switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -41,7 +42,7 @@ func takeThree(t *testing.T, e *engine.Engine, rule string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := penstock.Request{Key: "remote_address=10.0.0.1", Limit: engine.RequestLimit(l), Cost: 3}
+		r := penstock.Request{Key: "remote_address=10.0.0.1", Limit: requestlimits.Of(l), Cost: 3}
 		if d, err := e.Store().Take(t.Context(), r); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
@@ -120,7 +121,7 @@ func checkEntries(t *testing.T, log *audit.Log, rule string) {
 func TestKeysResetOfAnyBytes(t *testing.T) {
 	onEachStore(t, func(t *testing.T, e *engine.Engine) {
 		s := newServer(t, e, adminapi.Options{Loopback: true})
-		limit := engine.RequestLimit(penstock.PerMinute(5))
+		limit := requestlimits.Of(penstock.PerMinute(5))
 		if _, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/openapitest"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -90,7 +91,7 @@ func (t *apiTest) busyServer() *adminapi.Server {
 	for _, entry := range []string{"remote_address=1", "path=/login", "remote_address=\xff", "remote_address=" + strings.Repeat("x", 300)} {
 		t.decide(e, entry)
 	}
-	limit := engine.RequestLimit(penstock.PerMinute(1))
+	limit := requestlimits.Of(penstock.PerMinute(1))
 	if _, err := e.Take(t.Context(), penstock.Request{Key: "1", Limit: limit, Cost: 1}, func() bool { return true }); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -159,5 +160,5 @@ func (t *Target) FillTime() time.Duration {
 	if !l.IsBucket() || l.Count == 0 {
 		return l.Period
 	}
-	return refillTime(&l, l.Burst)
+	return requestlimits.RefillTime(&l, l.Burst)
 }

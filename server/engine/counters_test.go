@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // countersOf returns the counters of a rule in one line.
@@ -128,7 +129,7 @@ func TestAllowedUnitsDoNotOverflow(t *testing.T) {
 	for i := range 6 {
 		key := strconv.Itoa(i)
 		want(t, decide(t, e, "api", descriptor(most, "user="+key)), fmt.Sprintf("allowed: granted=%d remaining=0", int64(most)))
-		if d, err := e.Take(t.Context(), penstock.Request{Key: key, Limit: engine.RequestLimit(limit), Cost: most}, nil); err != nil || d.Granted != most {
+		if d, err := e.Take(t.Context(), penstock.Request{Key: key, Limit: requestlimits.Of(limit), Cost: most}, nil); err != nil || d.Granted != most {
 			t.Fatalf("got %+v, %v", d, err)
 		}
 		local.Count(&limit, key, most, &penstock.Decision{Allowed: true, Granted: most})

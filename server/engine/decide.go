@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -30,7 +31,7 @@ type Descriptor struct {
 
 // An OwnLimit is a limit that a descriptor brings.
 type OwnLimit struct {
-	Limit penstock.Limit // named [OverrideLimitName] if it has no name
+	Limit penstock.Limit // named [requestlimits.EnvoyName] if it has no name
 
 	// RequestsPerUnit and Unit describe the limit in responses to Envoy.
 	RequestsPerUnit uint32
@@ -55,10 +56,6 @@ const (
 	// NoPermits is for APIs that never learn when a request has ended.
 	NoPermits
 )
-
-// OverrideLimitName is the name of an [OwnLimit] without one. They share state by that
-// name, so a limit can change from request to request, as long as its period stays the same.
-const OverrideLimitName = "override"
 
 // A Status is the result of one descriptor.
 type Status struct {
@@ -198,9 +195,9 @@ func (r *Result) reset(n int) {
 func (r *Result) ownRule(own *OwnLimit) *rules.Rule {
 	r.ownRules = append(r.ownRules, rules.Rule{Limit: own.Limit, RequestsPerUnit: own.RequestsPerUnit, Unit: own.Unit})
 	rule := &r.ownRules[len(r.ownRules)-1]
-	rule.Limit = RequestLimit(rule.Limit)
+	rule.Limit = requestlimits.Of(rule.Limit)
 	if rule.Limit.Name == "" {
-		rule.Limit.Name = OverrideLimitName
+		rule.Limit.Name = requestlimits.EnvoyName
 	}
 	return rule
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -88,13 +89,7 @@ type Options struct {
 	TopKeys *topkeys.Tracker
 
 	// RequestLimits bound what limits in requests leave behind.
-	RequestLimits RequestLimits
-
-	// ClaimLimits returns an error if the store cannot decide under one of the limits,
-	// though they are valid: a store on Redis counts windows to fourteen digits. Limits
-	// in requests are claimed when they are parsed, so that one that the store rejects
-	// fails alone and not the others of its batch. Optional.
-	ClaimLimits func(...penstock.Limit) error
+	RequestLimits requestlimits.Options
 
 	// Overrides are the overrides of keys of rules. Default: those that are set while the
 	// engine runs, in memory.
@@ -109,7 +104,6 @@ const (
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
 	store          penstock.Store
-	limits         *limitCache
 	transientKeys  bool // the store is a penstock.TransientKeyStore
 	shadow         bool
 	maxDescriptors int // descriptors in a request
@@ -133,7 +127,7 @@ type Engine struct {
 	onUnmatched   func(domain string, entries []rules.Entry)
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 
-	requestPolicy     *requestPolicy
+	requestLimits     *requestlimits.Policy
 	requestLimitState ruleState // of all request limits
 
 	topKeys *topkeys.Tracker // nil if keys are not counted
@@ -147,10 +141,8 @@ func New(store penstock.Store, o *Options) *Engine {
 		o = &Options{}
 	}
 	_, transient := store.(penstock.TransientKeyStore)
-	policy := newRequestPolicy(o.RequestLimits)
 	e := &Engine{
 		store:             store,
-		limits:            newLimitCache(store, policy, o.ClaimLimits),
 		transientKeys:     transient,
 		shadow:            o.Shadow,
 		maxDescriptors:    defaultMaxDescriptors,
@@ -166,7 +158,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		onFailure:         o.OnFailure,
 		trustLocal:        !o.DistrustLocal,
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
-		requestPolicy:     policy,
+		requestLimits:     requestlimits.New(store, o.RequestLimits),
 		topKeys:           o.TopKeys,
 		overrides:         o.Overrides,
 	}
@@ -191,6 +183,9 @@ func New(store penstock.Store, o *Options) *Engine {
 
 // Store returns the engine's store.
 func (e *Engine) Store() penstock.Store { return e.store }
+
+// RequestLimits returns the policy of limits that callers bring.
+func (e *Engine) RequestLimits() *requestlimits.Policy { return e.requestLimits }
 
 // MaxDescriptors returns how many descriptors a request may have, so that APIs can stop
 // parsing there.

@@ -319,7 +319,7 @@ func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 	case !fits(rule, action):
 		return fmt.Errorf("rule %s is %s: a limit over time and a concurrent one cannot replace each other, because permits have IDs", rule.Name, rule.Limit.Algorithm)
 	default:
-		return e.limits.claim(limitOf(rule, action.Limit))
+		return e.requestLimits.Claim(limitOf(rule, action.Limit))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -221,7 +222,7 @@ func TestCachedDenialEndsWithItsWindowHoweverSlowTheStore(t *testing.T) {
 // A request limit of the name override is the counter of a descriptor with its own limit.
 func TestRefundUnderAnOverridesNameEndsADenial(t *testing.T) {
 	always := func() bool { return true }
-	limit := engine.RequestLimit(rules.Hour.Limit(2).WithName(engine.OverrideLimitName))
+	limit := requestlimits.Of(rules.Hour.Limit(2).WithName(requestlimits.EnvoyName))
 	refund := []penstock.Request{{Key: "api=|other=x", Limit: limit, Cost: penstock.Reset}}
 	for name, refund := range map[string]func(context.Context, *engine.Engine) error{
 		"take": func(ctx context.Context, e *engine.Engine) error {

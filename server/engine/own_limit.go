@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -69,14 +70,11 @@ func appendOwnLimitKey(buf []byte, domain string, entries []rules.Entry) []byte 
 // An ownAdmission is the admission of a descriptor with its own limit.
 type ownAdmission struct {
 	index     int // among the descriptors
-	admission Admission
+	admission requestlimits.Admission
 }
 
 // admitOwnLimits makes room for what descriptors with their own limit leave behind.
 func (ev *evaluation) admitOwnLimits(ds []Descriptor) error {
-	if ev.engine.requestPolicy.ledger == nil {
-		return nil
-	}
 	for i := range ev.limited {
 		l := &ev.limited[i]
 		if !l.hasOwnLimit || l.underRule {
@@ -84,7 +82,7 @@ func (ev *evaluation) admitOwnLimits(ds []Descriptor) error {
 		}
 		r := *l.template
 		r.Key, r.Cost, r.ID, r.Hold = ev.keyOf(l), l.cost, l.id, l.hold
-		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].Own.MayRefund }, len(ev.limited) > 1)
+		a, err := ev.engine.requestLimits.Admit(&r, len(ev.limited) > 1, func() bool { return ds[l.index].Own.MayRefund })
 		if err != nil {
 			ev.settleAdmissions(nil)
 			return fmt.Errorf("descriptor %d: %w", l.index, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -81,7 +82,7 @@ func (ev *evaluation) longestHold() (hold time.Duration) {
 
 // remembered returns how long the limit of a descriptor remembers an ID by itself.
 func remembered(d *limitedDescriptor) time.Duration {
-	return max(d.rule.Hold, recordLifetime(&d.template.Limit)-expirySlack)
+	return max(d.rule.Hold, requestlimits.IDLifetime(&d.template.Limit))
 }
 
 // settleID settles the descriptors of rules with settle, and peeks at the others.

@@ -3,18 +3,18 @@ package engine
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // Take decides a request under a request limit. If there is no room for what it leaves
-// behind, it returns a [*LimitRefusal], unless the caller may refund; it calls mayRefund
+// behind, it returns a [*requestlimits.Refusal], unless the caller may refund; it calls mayRefund
 // only if that matters.
 func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() bool) (penstock.Decision, error) {
 	counters := e.LocalCounters()
 	defer counters.Flush()
-	a, err := e.Admit(&r, mayRefund)
+	a, err := e.requestLimits.Admit(&r, false, mayRefund)
 	if err != nil {
 		counters.Fail()
 		return penstock.Decision{}, err
@@ -33,7 +33,7 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 var errPanicked = errors.New("the store panicked")
 
 // takeOne has the store decide an admitted request.
-func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *Admission) (d penstock.Decision, err error) {
+func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *requestlimits.Admission) (d penstock.Decision, err error) {
 	err = errPanicked
 	defer func() { a.Settle(&d, err) }()
 	return e.take(ctx, r)
@@ -81,41 +81,13 @@ func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool
 	if inTakeAll {
 		defer func() { e.overLimit.forgetRolledBack(rs, ds[:len(rs)], err) }()
 	}
-	if e.requestPolicy.ledger == nil || mayRefund() {
-		return take(ctx, e.store, rs, ds)
+	admitted, err := e.requestLimits.AdmitAll(rs, inTakeAll, mayRefund)
+	if err != nil {
+		return err
 	}
-	admitted := make([]Admission, 0, len(rs))
-	hold := longestHold(rs, inTakeAll)
-	for i := range rs {
-		r := rs[i]
-		r.Hold = max(r.Hold, hold)
-		a, err := e.admit(&r, mayRefund, inTakeAll)
-		if err != nil {
-			settleAll(admitted, make([]penstock.Decision, len(admitted)), nil)
-			return &penstock.RequestError{Index: i, Err: err}
-		}
-		admitted = append(admitted, a)
-	}
+	defer func() { requestlimits.SettleAll(admitted, ds, err) }()
 	err = errPanicked
-	defer func() { settleAll(admitted, ds, err) }()
 	return take(ctx, e.store, rs, ds)
-}
-
-// longestHold returns how long one ID on all requests of a TakeAll is remembered.
-func longestHold(rs []penstock.Request, inTakeAll bool) (hold time.Duration) {
-	if !inTakeAll || rs[0].ID == "" {
-		return 0
-	}
-	for i := range rs {
-		hold = max(hold, rs[i].Hold, recordLifetime(&rs[i].Limit)-expirySlack)
-	}
-	return hold
-}
-
-func settleAll(admitted []Admission, ds []penstock.Decision, err error) {
-	for i := range admitted {
-		admitted[i].Settle(&ds[i], err)
-	}
 }
 
 func allAllowed(ds []penstock.Decision) bool {

@@ -6,6 +6,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 const topRules = `
@@ -39,7 +40,7 @@ func TestTopKeysAgreeWithCounters(t *testing.T) {
 	e.SetRules(e.Rules())
 	decide(descriptor(4, "user=cyd"))
 
-	limit := engine.RequestLimit(penstock.PerHour(2))
+	limit := requestlimits.Of(penstock.PerHour(2))
 	request := func(key string) penstock.Request { return penstock.Request{Key: key, Limit: limit, Cost: 1} }
 	mayRefund := func() bool { return false }
 	for range 3 {
@@ -94,7 +95,7 @@ func checkTotals(t *testing.T, e *engine.Engine, keys *topkeys.Tracker) {
 func TestTopKeysOfShadowModeAreShadowed(t *testing.T) {
 	keys := topkeys.New(nil)
 	e := newEngine(t, newMemory(), topRules, &engine.Options{TopKeys: keys, Shadow: true})
-	limit := engine.RequestLimit(penstock.PerHour(1))
+	limit := requestlimits.Of(penstock.PerHour(1))
 	for range 3 {
 		var v engine.Result
 		if err := e.Decide(t.Context(), "api", []engine.Descriptor{descriptor(2, "user=ada")}, &v); err != nil {

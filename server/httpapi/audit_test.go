@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 func newAudit(t *testing.T, out io.Writer) *audit.Log {
@@ -66,7 +67,7 @@ func TestRefundsAreOnRecord(t *testing.T) {
 		{"/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}]}]}`, nil},
 	} {
 		log, e := newAudit(t, io.Discard), newEngine(t, frozenMemory(), nil)
-		used := penstock.Request{Key: "k", Limit: engine.RequestLimit(penstock.PerHour(5)), Cost: 3}
+		used := penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerHour(5)), Cost: 3}
 		if _, err := e.Store().Take(t.Context(), used); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +109,7 @@ func TestRefusedRefundsAreOnRecord(t *testing.T) {
 func TestRefundsNeedAWritableAuditLog(t *testing.T) {
 	e := newEngine(t, frozenMemory(), nil)
 	server := newServer(t, e, &httpapi.Options{Audit: newAudit(t, brokenWriter{})})
-	used := penstock.Request{Key: "k", Limit: engine.RequestLimit(penstock.PerSecond(5)), Cost: 5}
+	used := penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerSecond(5)), Cost: 5}
 	if _, err := e.Store().Take(t.Context(), used); err != nil {
 		t.Fatal(err)
 	}

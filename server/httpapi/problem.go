@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // The types of problem documents (RFC 9457). Each is the URL of its documentation,
@@ -136,7 +137,7 @@ func in(name string, err error) error {
 // limit, as a fieldError, with the JSON name of the field. It returns other errors as
 // they are.
 func asFieldError(err error) error {
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	if errors.As(err, &refused) {
 		return &fieldError{path: []string{"limit"}, problem: refused.Error(), kind: ProblemLimitRefused}
 	}

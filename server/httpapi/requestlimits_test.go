@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 func remote() http.Header { return http.Header{"X-Forwarded-For": {"192.0.2.1"}} }
@@ -57,7 +58,7 @@ func TestTakeRefusesLimitsOverCeilings(t *testing.T) {
 				t.Errorf("%s: got %+v, want 200: it is below the ceilings", limit, got)
 			}
 		}
-		if refused := e.RefusedLimits(); refused[engine.RefusedPeriod] != 10 || refused[engine.RefusedKeyBytes] != 4 {
+		if refused := e.RequestLimits().Refused(); refused[requestlimits.ReasonPeriod] != 10 || refused[requestlimits.ReasonKeyBytes] != 4 {
 			t.Errorf("counted %v, want 10 by the period and 4 by the bytes", refused)
 		}
 	})
@@ -83,15 +84,15 @@ func TestTakeRefusesListsWithLimitsOverCeilings(t *testing.T) {
 func TestTakeRefusesAllLimitsByMode(t *testing.T) {
 	const body = `{"key":"k","limit":"100/1s"}`
 	for _, c := range []struct {
-		mode          engine.RequestLimitMode
+		mode          requestlimits.Mode
 		remote, local int
 		want          string
 	}{
-		{engine.RequestLimitsOn, 200, 200, ""},
-		{engine.RequestLimitsLocal, 403, 200, "--request-limits local"},
-		{engine.RequestLimitsOff, 403, 403, "--request-limits off"},
+		{requestlimits.On, 200, 200, ""},
+		{requestlimits.Local, 403, 200, "--request-limits local"},
+		{requestlimits.Off, 403, 403, "--request-limits off"},
 	} {
-		e := newEngine(t, frozenMemory(), &engine.Options{RequestLimits: engine.RequestLimits{Mode: c.mode}})
+		e := newEngine(t, frozenMemory(), &engine.Options{RequestLimits: requestlimits.Options{Mode: c.mode}})
 		base := serve(t, newServer(t, e, nil))
 		for name, call := range map[string]func(http.Header) response{
 			"/v1/take": func(h http.Header) response { return do(t, "POST", base+"/v1/take", body, h) },
@@ -119,7 +120,7 @@ func TestTakeRefusesAllLimitsByMode(t *testing.T) {
 func TestTakeRefusesNewKeysOverStoreBytes(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
 		now := noon
-		e := newEngine(t, store, &engine.Options{RequestLimits: engine.RequestLimits{
+		e := newEngine(t, store, &engine.Options{RequestLimits: requestlimits.Options{
 			MaxStoreBytes: 1000, Now: func() time.Time { return now },
 		}})
 		base := serve(t, newServer(t, e, nil))

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // handleTake answers POST /v1/take: take_decode.go reads the body, take_decide.go
@@ -139,7 +140,7 @@ func (s *Server) usesReservedName(requests []takeRequest) bool {
 		if !strings.Contains(r.Limit, "name=") {
 			continue
 		}
-		if l, err := s.engine.ParseLimit(r.Limit); err == nil && engine.HasReservedName(l) {
+		if l, err := s.engine.RequestLimits().ParseLimit(r.Limit); err == nil && requestlimits.HasReservedName(l) {
 			return true
 		}
 	}

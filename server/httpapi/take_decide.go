@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/takecall"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // decide decides the requests of the call. It calls mayRefund if the right of the
@@ -147,7 +148,7 @@ func (c *call) checkUniform() error {
 
 // locateRefusal adds to a refusal by the engine which request it is about.
 func (c *call) locateRefusal(err error) error {
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	var about *penstock.RequestError
 	if !errors.As(err, &refused) || !errors.As(err, &about) {
 		return err

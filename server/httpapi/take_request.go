@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/takecall"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -306,7 +307,7 @@ func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (pen
 // limitError returns the error of a limit that is invalid, or that the caller may not
 // bring.
 func limitError(err error) error {
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	if errors.As(err, &refused) {
 		return asFieldError(refused)
 	}

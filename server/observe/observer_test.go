@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -131,7 +132,7 @@ func TestLiveHasARowForEachRule(t *testing.T) {
 	if quiet.Name != "edge/quiet" || quiet.Counts.Decisions() != 0 || quiet.Limit != "5/1m burst=2" {
 		t.Errorf("quiet: %+v", quiet)
 	}
-	limit := engine.RequestLimit(penstock.PerMinute(1))
+	limit := requestlimits.Of(penstock.PerMinute(1))
 	if _, err := d.engine.Take(t.Context(), penstock.Request{Key: "k", Limit: limit, Cost: 1}, func() bool { return true }); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +257,7 @@ func TestRunTicksEachSecond(t *testing.T) {
 		o := observe.New(e, nil)
 		go o.Run(t.Context())
 		time.Sleep(250 * time.Millisecond)
-		limit := engine.RequestLimit(penstock.PerMinute(100))
+		limit := requestlimits.Of(penstock.PerMinute(100))
 		for range 20 {
 			if _, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: limit, Cost: 1}, func() bool { return true }); err != nil {
 				t.Fatal(err)

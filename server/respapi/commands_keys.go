@@ -9,8 +9,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // These commands inspect and reset the keys of CL.THROTTLE. As with redis-cell, a key is
@@ -27,7 +27,7 @@ func newKeyLimiters(s penstock.Store) ([]*penstock.Limiter, error) {
 	limiters := make([]*penstock.Limiter, len(limits))
 	for i, l := range limits {
 		var err error
-		if limiters[i], err = penstock.New(s, engine.RequestLimit(l)); err != nil {
+		if limiters[i], err = penstock.New(s, requestlimits.Of(l)); err != nil {
 			return nil, fmt.Errorf("respapi: %w", err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // Buffer sizes of a connection, in bytes.
@@ -42,9 +43,9 @@ type conn struct {
 	closing    bool // close after sending the replies
 
 	counters  engine.LocalCounters
-	batch     []penstock.Request // for the next call of the store
-	forms     []replyForm        // of the replies to the batch
-	admitted  []engine.Admission // of the batch
+	batch     []penstock.Request        // for the next call of the store
+	forms     []replyForm               // of the replies to the batch
+	admitted  []requestlimits.Admission // of the batch
 	decisions []penstock.Decision
 
 	session session

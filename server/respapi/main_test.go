@@ -21,6 +21,7 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // redisServer is a Redis with a clock that the tests set. Tests share it, each with its own
@@ -69,7 +70,7 @@ func newRedisStore(t testing.TB, server *redistest.Server) *redisstore.Store {
 }
 
 // noCeilings are above every valid limit, for tests that compare with redis-cell.
-var noCeilings = engine.RequestLimits{MaxPeriod: math.MaxInt64, MaxKeyBytes: math.MaxInt64}
+var noCeilings = requestlimits.Options{MaxPeriod: math.MaxInt64, MaxKeyBytes: math.MaxInt64}
 
 // newServerWithClock returns a server with an empty store, both with a fake clock.
 func newServerWithClock(c *fakeClock) *Server {

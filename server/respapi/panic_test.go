@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // newPanickingEngine returns an engine whose store panics about keys that contain "bad".
@@ -71,7 +72,7 @@ func TestPanicOfTheStoreEndsOnlyItsConnection(t *testing.T) {
 // The room of requests whose batch panicked is free again once their state would have expired.
 func TestPanicOfTheStoreSettlesAdmissions(t *testing.T) {
 	clock := newFakeClock()
-	e := newPanickingEngine(&engine.Options{DistrustLocal: true, RequestLimits: engine.RequestLimits{MaxStoreBytes: 1 << 16, Now: clock.now}})
+	e := newPanickingEngine(&engine.Options{DistrustLocal: true, RequestLimits: requestlimits.Options{MaxStoreBytes: 1 << 16, Now: clock.now}})
 	s := must(New(e, &Options{Requests: newRequestLog(t, io.Discard)}))
 	take := func(i int) string { return replies(s, fmt.Sprintf("PENSTOCK.TAKE KEY bad%d LIMIT 9/1m\r\n", i)) }
 	n := 0

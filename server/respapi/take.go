@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/takecall"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // PENSTOCK.TAKE is all of penstock's take over RESP: any limit, and rules. take_parse.go
@@ -75,7 +76,7 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	if err != nil {
 		return r, err
 	}
-	if !c.session.mayRefund && engine.HasReservedName(r.Limit) {
+	if !c.session.mayRefund && requestlimits.HasReservedName(r.Limit) {
 		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
 	return r, r.ValidateShape()
@@ -119,7 +120,7 @@ func (e permissionError) Error() string { return string(e) }
 func (r *reply) takeError(err error) {
 	var argument argumentError
 	var permission permissionError
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	var field *penstock.FieldError
 	switch {
 	case errors.As(err, &permission):

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/storetest"
 )
 
@@ -57,7 +57,7 @@ func newTakeStore(t testing.TB, store penstock.Store, requests *int) *takeStore 
 
 func (s *takeStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	if !isExpressible(&r) {
-		r.Limit = engine.RequestLimit(r.Limit)
+		r.Limit = requestlimits.Of(r.Limit)
 		return s.Store.Take(ctx, r)
 	}
 	s.mu.Lock()
@@ -98,7 +98,7 @@ func (s *takeStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []pen
 func requestLimits(rs []penstock.Request) []penstock.Request {
 	all := slices.Clone(rs)
 	for i := range all {
-		all[i].Limit = engine.RequestLimit(all[i].Limit)
+		all[i].Limit = requestlimits.Of(all[i].Limit)
 	}
 	return all
 }

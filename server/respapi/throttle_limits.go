@@ -8,14 +8,15 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // The limit names of CL.THROTTLE. There are two because a store may count limits that
 // take long to fill in another unit; a peek with a limit of the other kind would then
 // change the stored state.
 const (
-	shortName = engine.ThrottleLimitPrefix
-	longName  = engine.ThrottleLimitPrefix + ".long"
+	shortName = requestlimits.ThrottlePrefix
+	longName  = requestlimits.ThrottlePrefix + ".long"
 
 	longFill = 1 << 52 // nanoseconds: 52 days
 )
@@ -39,7 +40,7 @@ func (p throttleParams) limit() (penstock.Limit, error) {
 	if high, fill := bits.Mul64(uint64(interval), uint64(l.Burst)); high != 0 || fill >= longFill {
 		l.Name = longName
 	}
-	return engine.RequestLimit(l), nil
+	return requestlimits.Of(l), nil
 }
 
 // A limiterCache keeps the limiters of recent parameters, because validating a limit
@@ -53,8 +54,8 @@ type limiterCache struct {
 type cachedLimiter struct {
 	params  throttleParams
 	limiter *penstock.Limiter
-	limit   penstock.Limit       // of the limiter
-	refusal *engine.LimitRefusal // for callers that are not exempt; nil if all may use the limit
+	limit   penstock.Limit         // of the limiter
+	refusal *requestlimits.Refusal // for callers that are not exempt; nil if all may use the limit
 }
 
 func (lc *limiterCache) get(p throttleParams) (*cachedLimiter, error) {
@@ -70,7 +71,7 @@ func (lc *limiterCache) get(p throttleParams) (*cachedLimiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	cached := &cachedLimiter{params: p, limiter: limiter, limit: l, refusal: lc.engine.LimitRefusal(l)}
+	cached := &cachedLimiter{params: p, limiter: limiter, limit: l, refusal: lc.engine.RequestLimits().Refusal(&l)}
 	slot.Store(cached)
 	return cached, nil
 }

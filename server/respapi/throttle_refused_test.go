@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // newRemoteClient returns a connection that may not refund.
@@ -38,14 +39,14 @@ func TestThrottleRefusesLimitsOverCeilings(t *testing.T) {
 	if got := remote.do(t, "CL.THROTTLE", "r", "30", "1", "86400"); strings.Contains(got, "error") {
 		t.Errorf("a refill of 31 days: got %s, want a decision", got)
 	}
-	if n := s.engine.RefusedLimits()[engine.RefusedPeriod]; n != 4 {
+	if n := s.engine.RequestLimits().Refused()[requestlimits.ReasonPeriod]; n != 4 {
 		t.Errorf("counted %d refusals, want 4", n)
 	}
 }
 
 func TestThrottleRefusesAllLimitsByMode(t *testing.T) {
-	for mode, mayLocal := range map[engine.RequestLimitMode]bool{engine.RequestLimitsLocal: true, engine.RequestLimitsOff: false} {
-		e := engine.New(newFakeClock().memory(), &engine.Options{RequestLimits: engine.RequestLimits{Mode: mode}})
+	for mode, mayLocal := range map[requestlimits.Mode]bool{requestlimits.Local: true, requestlimits.Off: false} {
+		e := engine.New(newFakeClock().memory(), &engine.Options{RequestLimits: requestlimits.Options{Mode: mode}})
 		s := must(New(e, nil))
 		if got := newRemoteClient(s).do(t, "CL.THROTTLE", "k", "1", "1", "60"); !strings.Contains(got, "--request-limits") {
 			t.Errorf("mode %d, remote: got %s, want an error", mode, got)
@@ -59,7 +60,7 @@ func TestThrottleRefusesAllLimitsByMode(t *testing.T) {
 // In a pipeline, commands for which there is no room get an error in their place, and the
 // others are decided.
 func TestThrottleRefusesNewKeysOverStoreBytes(t *testing.T) {
-	e := engine.New(newRedisStore(t, redisServer), &engine.Options{RequestLimits: engine.RequestLimits{MaxStoreBytes: 1000}})
+	e := engine.New(newRedisStore(t, redisServer), &engine.Options{RequestLimits: requestlimits.Options{MaxStoreBytes: 1000}})
 	c := newRemoteClient(must(New(e, nil)))
 	for _, key := range []string{"a", "b", "c", "a", "d"} {
 		c.in = append(c.in, encode("CL.THROTTLE", key, "4", "1", "60")...)
@@ -76,7 +77,7 @@ func TestThrottleRefusesNewKeysOverStoreBytes(t *testing.T) {
 			t.Errorf("command %d: got %s, want refused: %t", i, got, refused)
 		}
 	}
-	if n := e.RefusedLimits()[engine.RefusedStoreBytes]; n != 2 {
+	if n := e.RequestLimits().Refused()[requestlimits.ReasonStoreBytes]; n != 2 {
 		t.Errorf("counted %d refusals, want 2", n)
 	}
 }

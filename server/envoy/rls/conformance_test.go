@@ -23,6 +23,7 @@ import (
 	"github.com/penstock-io/penstock"
 	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/penstock-io/penstock/storetest"
 )
@@ -320,7 +321,7 @@ func (s *rlsStore) storeRequest(r penstock.Request) penstock.Request {
 		return r // an error in every store
 	case isOverride(r.Limit):
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{{Key: "storetest"}, e}))
-		r.Limit = engine.RequestLimit(r.Limit.WithName(engine.OverrideLimitName))
+		r.Limit = requestlimits.Of(r.Limit.WithName(requestlimits.EnvoyName))
 	default:
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{e}))
 		r.Limit = s.rules([]penstock.Request{r}).Rules()[0].Limit

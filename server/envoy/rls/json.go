@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -171,7 +172,7 @@ var errNotJSON = errors.New("content type is not JSON")
 
 func (h *JSONHandler) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status, reason := http.StatusBadRequest, ReasonOf(err)
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	switch {
 	case errors.Is(err, httpserver.ErrTooLarge):
 		w.Header().Set("Connection", "close")

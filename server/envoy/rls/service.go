@@ -184,7 +184,7 @@ func (s *Service) ownLimit(i int, d *Descriptor, mayRefund func() bool) (*engine
 	if err != nil {
 		return nil, fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
 	}
-	if err := s.engine.RefuseLimit(s.engine.OverrideRefusal(), mayRefund); err != nil {
+	if err := s.engine.RequestLimits().Refuse(s.engine.RequestLimits().ModeRefusal(), mayRefund); err != nil {
 		return nil, fmt.Errorf("descriptor %d: %w", i, err)
 	}
 	own.MayRefund = mayRefund()

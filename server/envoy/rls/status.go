@@ -11,12 +11,13 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // statusOf converts an error to a gRPC status. The default is UNKNOWN, the code of all
 // errors in envoyproxy/ratelimit.
 func statusOf(ctx context.Context, err error) error {
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	switch {
 	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()

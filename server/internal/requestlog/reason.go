@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // A Reason is why a request is invalid. There are few, because it is a metric's label.
@@ -33,7 +34,7 @@ var Reasons = []Reason{
 // ReasonOf returns why a request is invalid, by an error of the library or the engine. It
 // returns "" if the request is not the cause.
 func ReasonOf(err error) Reason {
-	var refused *engine.LimitRefusal
+	var refused *requestlimits.Refusal
 	if errors.As(err, &refused) {
 		return Forbidden
 	}

@@ -38,7 +38,7 @@ func (c *Call) Refunds() bool {
 // StoreRequest returns the request for the store, of a call that brings its limit. It calls
 // mayRefund if the right of the caller matters for that limit.
 func (c *Call) StoreRequest(e *engine.Engine, mayRefund func() bool) (penstock.Request, error) {
-	under, err := e.RequestUnder(c.Limit, mayRefund)
+	under, err := e.RequestLimits().RequestUnder(c.Limit, mayRefund)
 	r := c.Request
 	r.Limit = under.Limit
 	return r, err

@@ -1,4 +1,4 @@
-package engine
+package requestlimits
 
 import (
 	"testing"
@@ -8,12 +8,12 @@ import (
 
 // The request limit of a rule's own limit is another limit, in whatever form it is
 // compared.
-func TestRequestLimitIsApartFromRule(t *testing.T) {
+func TestLimitIsApartFromRule(t *testing.T) {
 	for _, l := range []penstock.Limit{
 		penstock.PerMinute(10), penstock.PerMinute(10).WithName("shop/user"),
-		{Name: OverrideLimitName, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Count: 1, Period: 1e9},
+		{Name: EnvoyName, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Count: 1, Period: 1e9},
 	} {
-		if own := RequestLimit(l); own == l || own.Normal() == l.Normal() || own.Identity() == l.Identity() {
+		if own := Of(l); own == l || own.Normal() == l.Normal() || own.Identity() == l.Identity() {
 			t.Errorf("%v: the request limit has the identity %+v", l, own.Identity())
 		}
 	}

@@ -1,4 +1,4 @@
-package engine
+package requestlimits
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	_ "github.com/penstock-io/penstock/internal/fixedseed"
-	"github.com/penstock-io/penstock/internal/redistest"
 	"pgregory.net/rapid"
 )
 
@@ -162,55 +161,5 @@ func TestLedgerDoesNotAllocate(t *testing.T) {
 	})
 	if allocations > 0 {
 		t.Errorf("%v allocations", allocations)
-	}
-}
-
-// An attacker who sends ever new keys leaves no more in Redis than the bound, and denials,
-// peeks and keys that are known pass.
-func TestEngineBoundsBytesInRedis(t *testing.T) {
-	server := redistest.StartForTest(t, redistest.Options{})
-	store := openRedis(t, server)
-	const bound = 1 << 20
-	e := New(store, &Options{RequestLimits: RequestLimits{MaxStoreBytes: bound}})
-	remote := func() bool { return false }
-	limits := []penstock.Limit{
-		parsedLimit(t, "2/1h"), parsedLimit(t, "1/24h name=x"), parsedLimit(t, "300/24d sliding-log"), parsedLimit(t, "5/1h rolling-window"),
-	}
-	before := number(t, redistest.InfoField(t, server, "used_memory_dataset"))
-	refused := 0
-	for i := range 1600 { // 102,400 keys
-		rs, ds := make([]penstock.Request, 64), make([]penstock.Decision, 64)
-		for j := range rs {
-			limit := limits[(i+j)%len(limits)]
-			rs[j] = penstock.Request{Key: fmt.Sprintf("%d-%d", i, j), Limit: limit, Cost: limit.Capacity()}
-			if j%3 == 0 {
-				rs[j].ID = "id"
-			}
-		}
-		if err := e.TakeEach(t.Context(), rs, ds, remote); err != nil {
-			refused++
-			for j := range rs[:2] { // a list is refused as a whole, so fill up with single ones
-				_, _ = e.Take(t.Context(), rs[j], remote)
-			}
-		}
-	}
-	sum := int64(0)
-	for _, name := range keysOf(t, server) {
-		sum += number(t, redistest.MustCommand(t, server, "MEMORY", "USAGE", name))
-	}
-	used := number(t, redistest.InfoField(t, server, "used_memory_dataset")) - before
-	if refused < 1500 || sum > bound || used > bound || sum < bound/4 || e.StoreBytes() > bound {
-		t.Errorf("keys use %d bytes, Redis %d, the ledger has %d, of %d; %d lists refused", sum, used, e.StoreBytes(), bound, refused)
-	}
-	for _, r := range []penstock.Request{
-		{Key: "0-0", Limit: limits[0], Cost: 1}, {Key: "new", Limit: limits[0]}, {Key: "0-0", Limit: limits[0], Cost: -1},
-	} {
-		if _, err := e.Take(t.Context(), r, remote); err != nil {
-			t.Errorf("%+v: %v", r, err)
-		}
-	}
-	r := penstock.Request{Key: "new", Limit: limits[0], Cost: 1}
-	if _, err := e.Take(t.Context(), r, func() bool { return true }); err != nil {
-		t.Errorf("an exempt caller: %v", err)
 	}
 }

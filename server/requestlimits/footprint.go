@@ -1,4 +1,4 @@
-package engine
+package requestlimits
 
 import (
 	"math"
@@ -79,12 +79,11 @@ func nameBytes(prefix, key int) int64 {
 // its name.
 const recordBytes = keyOverhead + 96
 
-// maxRecordLifetime is the longest time for which an ID is remembered.
-const maxRecordLifetime = 24 * time.Hour
+// maxIDLifetime is the longest time for which an ID without a Hold is remembered.
+const maxIDLifetime = 24 * time.Hour
 
-func recordLifetime(l *penstock.Limit) time.Duration {
-	return min(l.Normal().Period, maxRecordLifetime) + expirySlack
-}
+// IDLifetime returns how long an ID without a Hold is remembered under a limit.
+func IDLifetime(l *penstock.Limit) time.Duration { return min(l.Normal().Period, maxIDLifetime) }
 
 // expirySlack is how much later than computed a key may expire: Redis counts in
 // milliseconds, and a call takes a moment to arrive.
@@ -96,7 +95,7 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 	t := n.Period
 	switch n.Algorithm {
 	case penstock.TokenBucket, penstock.LeakyBucket:
-		refill, debt := refillTime(n, n.Burst), refillTime(n, n.MaxDebt())
+		refill, debt := RefillTime(n, n.Burst), RefillTime(n, n.MaxDebt())
 		t = refill + max(refill, debt, time.Minute) // reservations and charges reach that far
 		t += t / 1000                               // how far the interval of a unit may be rounded
 	case penstock.FixedWindow:
@@ -119,14 +118,14 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 func longestPeriod(l *penstock.Limit) time.Duration {
 	n := l.Normal()
 	if n.IsBucket() {
-		return max(n.Period, refillTime(&n, n.Burst), refillTime(&n, n.MaxDebt()))
+		return max(n.Period, RefillTime(&n, n.Burst), RefillTime(&n, n.MaxDebt()))
 	}
 	return n.Period
 }
 
-// refillTime returns the time in which a bucket refills its burst, or its debt, which for
-// a valid limit is at most 73 years.
-func refillTime(n *penstock.Limit, units int64) time.Duration {
+// RefillTime returns the time in which a bucket refills its burst, or its debt, under a normal
+// limit. For a valid one it is at most 73 years.
+func RefillTime(n *penstock.Limit, units int64) time.Duration {
 	high, low := bits.Mul64(uint64(n.Period), uint64(units))
 	if high >= uint64(n.Count) { // an invalid limit, or a Count of 0, which grants nothing
 		return 0

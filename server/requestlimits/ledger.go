@@ -1,4 +1,4 @@
-package engine
+package requestlimits
 
 import (
 	"hash/maphash"
@@ -80,7 +80,7 @@ func (l *byteLedger) recordEntry(r *penstock.Request, state uint64) ledgerEntry 
 	return ledgerEntry{
 		hash:     max(state*odd^maphash.String(l.seed, r.ID), 1),
 		bytes:    recordBytes + nameBytes(l.prefix, len(r.Key)),
-		lifetime: int64(max(recordLifetime(&r.Limit), r.Hold+expirySlack)),
+		lifetime: int64(max(IDLifetime(&r.Limit), r.Hold) + expirySlack),
 	}
 }
 

@@ -1,4 +1,4 @@
-package engine
+package requestlimits
 
 import (
 	"context"
@@ -26,7 +26,7 @@ var footprintLimits = []string{
 	"1/1h concurrent", "7/1h concurrent", "100/24h concurrent", "10000/1h concurrent",
 }
 
-func parsedLimit(t testing.TB, text string) penstock.Limit {
+func limitOf(t testing.TB, text string) penstock.Limit {
 	t.Helper()
 	l, err := penstock.ParseLimit(text)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestFootprintBoundsRedisKeys(t *testing.T) {
 	sleep(0)
 	store := openRedis(t, server)
 	for _, text := range footprintLimits {
-		limit := parsedLimit(t, text)
+		limit := limitOf(t, text)
 		keys := []string{"k", strings.Repeat("k", 200), strings.Repeat("k", 4096), "{" + strings.Repeat("k", 255) + "}" + strings.Repeat("v", 3000)}
 		if limit.Buckets > 10 {
 			keys = keys[:1] // filling a long ring takes a second
@@ -116,7 +116,7 @@ func TestFootprintBoundsRedisKeys(t *testing.T) {
 			for _, name := range keysOf(t, server) {
 				bound, lifetime := f.bytes+nameBytes(1, len(key)), f.lifetime
 				if strings.HasPrefix(name, "p!") {
-					bound, lifetime = recordBytes+nameBytes(1, len(key)), recordLifetime(&limit)
+					bound, lifetime = recordBytes+nameBytes(1, len(key)), IDLifetime(&limit)+expirySlack
 				}
 				used := number(t, redistest.MustCommand(t, server, "MEMORY", "USAGE", name, "SAMPLES", "0"))
 				if used > bound || bound > 3*used+600 {
@@ -136,7 +136,7 @@ func TestFootprintBoundsMemoryOfRedis(t *testing.T) {
 	store := openRedis(t, server)
 	const keys = 20_000
 	for _, text := range []string{"1/1h", "10/1h sliding-log", "100/1h rolling-window"} {
-		limit := parsedLimit(t, text)
+		limit := limitOf(t, text)
 		before := number(t, redistest.InfoField(t, server, "used_memory"))
 		bound := int64(0)
 		rs, ds := make([]penstock.Request, 100), make([]penstock.Decision, 100)
@@ -163,7 +163,7 @@ func TestFootprintBoundsMemoryStore(t *testing.T) {
 		keys = 128
 	}
 	for _, text := range footprintLimits {
-		limit := parsedLimit(t, text)
+		limit := limitOf(t, text)
 		m := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: int(keys)}) // in one shard
 		for i := range keys {
 			fill(t, m, penstock.Request{Key: strconv.FormatInt(i, 10), Limit: limit}, func(time.Duration) {})
@@ -182,7 +182,7 @@ func TestLongestPeriodIsRefillTimeOfBuckets(t *testing.T) {
 		"10/1d burst=1": day, "1/1d leaky-bucket burst=32": 32 * day, "0/1d": day,
 		"10/31d fixed-window": 31 * day, "10/31d sliding-window": 31 * day, "10/24d sliding-log": 24 * day,
 	} {
-		if l := parsedLimit(t, text); longestPeriod(&l) != want {
+		if l := limitOf(t, text); longestPeriod(&l) != want {
 			t.Errorf("%s: got %v, want %v", text, longestPeriod(&l), want)
 		}
 	}

@@ -3,12 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -16,19 +16,19 @@ import (
 func notExempt() bool { return false }
 
 func boundedEngine(bound int64) *Engine {
-	return New(penstock.NewMemory(nil), &Options{RequestLimits: RequestLimits{MaxStoreBytes: bound}})
+	return New(penstock.NewMemory(nil), &Options{RequestLimits: requestlimits.Options{MaxStoreBytes: bound}})
 }
 
 // fillUntilRefused calls take until there is no room, and checks that what was accounted
 // for is within the bound, and most of it.
 func fillUntilRefused(t *testing.T, e *Engine, take func(i int) error) {
 	t.Helper()
-	bound := e.requestPolicy.MaxStoreBytes
+	bound := e.RequestLimits().MaxStoreBytes
 	for i := range 10_000 {
 		err := take(i)
-		var refused *LimitRefusal
-		if errors.As(err, &refused) && refused.Reason == RefusedStoreBytes {
-			if used := e.StoreBytes(); used > bound || used < bound/2 {
+		var refused *requestlimits.Refusal
+		if errors.As(err, &refused) && refused.Reason == requestlimits.ReasonStoreBytes {
+			if used := e.RequestLimits().StoreBytes(); used > bound || used < bound/2 {
 				t.Errorf("refused with %d bytes accounted for, of %d", used, bound)
 			}
 			return
@@ -37,13 +37,13 @@ func fillUntilRefused(t *testing.T, e *Engine, take func(i int) error) {
 			t.Fatal(err)
 		}
 	}
-	t.Errorf("no take was refused; %d bytes are accounted for, of %d", e.StoreBytes(), bound)
+	t.Errorf("no take was refused; %d bytes are accounted for, of %d", e.RequestLimits().StoreBytes(), bound)
 }
 
 // Each ID leaves a record, so many IDs of one key need room as many keys do.
 func TestAdmitAccountsForIDs(t *testing.T) {
 	e := boundedEngine(100_000)
-	limit := RequestLimit(penstock.PerHour(1_000_000))
+	limit := requestlimits.Of(penstock.PerHour(1_000_000))
 	fillUntilRefused(t, e, func(i int) error {
 		_, err := e.Take(t.Context(), penstock.Request{Key: "one", Limit: limit, Cost: 1, ID: strconv.Itoa(i)}, notExempt)
 		return err
@@ -54,10 +54,10 @@ func TestAdmitAccountsForIDs(t *testing.T) {
 // rolled back. Without accounting, a caller could leave any number of them by few keys.
 func TestTakeAllAccountsForRecordsToRollBack(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	e := New(penstock.NewMemory(nil), &Options{RequestLimits: RequestLimits{
+	e := New(penstock.NewMemory(nil), &Options{RequestLimits: requestlimits.Options{
 		MaxStoreBytes: 100_000, TakeAllMemory: 10 * time.Second, Now: func() time.Time { return now },
 	}})
-	limit := RequestLimit(penstock.PerHour(1_000_000))
+	limit := requestlimits.Of(penstock.PerHour(1_000_000))
 	take := func(take func(context.Context, []penstock.Request, []penstock.Decision, func() bool) error) error {
 		rs := []penstock.Request{{Key: "a", Limit: limit, Cost: 1}, {Key: "b", Limit: limit, Cost: 1}}
 		return take(t.Context(), rs, make([]penstock.Decision, len(rs)), notExempt)
@@ -100,46 +100,19 @@ func TestDecideAccountsForOverrides(t *testing.T) {
 	}
 }
 
-// A take whose outcome is unknown may have left its state behind. A denial, a refusal or an
-// invalid request has not.
-func TestSettleAccountsForUnknownOutcomes(t *testing.T) {
-	granted := &penstock.Decision{Allowed: true, Granted: 1}
-	for _, c := range []struct {
-		decision *penstock.Decision
-		err      error
-		left     bool
-	}{
-		{granted, nil, true},
-		{&penstock.Decision{}, nil, false},
-		{&penstock.Decision{}, fmt.Errorf("%w: no answer", penstock.ErrUnavailable), true},
-		{&penstock.Decision{}, context.Canceled, true},
-		{&penstock.Decision{}, &penstock.RequestError{Err: &penstock.FieldError{Field: "Count", Kind: penstock.ErrBadLimit}}, false},
-	} {
-		e := boundedEngine(100_000)
-		r := penstock.Request{Key: "k", Limit: RequestLimit(penstock.PerHour(1)), Cost: 1, ID: "id"}
-		a, err := e.Admit(&r, notExempt)
-		if err != nil || e.StoreBytes() == 0 {
-			t.Fatalf("admitted: %v, %d bytes", err, e.StoreBytes())
-		}
-		if a.Settle(c.decision, c.err); e.StoreBytes() > 0 != c.left {
-			t.Errorf("%+v, %v: %d bytes are accounted for, want some: %t", *c.decision, c.err, e.StoreBytes(), c.left)
-		}
-	}
-}
-
 // What a request may have left behind before its store panicked is accounted for as long as it
 // would live, and no longer.
 func TestAdmissionsAreSettledAfterAStoreHasPanicked(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	e := New(penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) { panic("a bug of the store") }),
-		&Options{RequestLimits: RequestLimits{MaxStoreBytes: 100_000, Now: func() time.Time { return now }}})
+		&Options{RequestLimits: requestlimits.Options{MaxStoreBytes: 100_000, Now: func() time.Time { return now }}})
 	set, err := rules.Parse(rules.File{Name: "a.yaml", Text: []byte("domain: a\ndescriptors: [{key: k, limit: 10/1h}]")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.SetRules(set)
 	request := func(i int) penstock.Request {
-		return penstock.Request{Key: strconv.Itoa(i), Limit: RequestLimit(penstock.PerMinute(9)), Cost: 1, ID: "x"}
+		return penstock.Request{Key: strconv.Itoa(i), Limit: requestlimits.Of(penstock.PerMinute(9)), Cost: 1, ID: "x"}
 	}
 	for name, take := range map[string]func(i int) error{
 		"Take": func(i int) error {

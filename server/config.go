@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 )
 
@@ -83,7 +84,7 @@ type Config struct {
 	LogDenials penstock.Limit // zero: denials are not logged
 
 	// Ratelimit is set for a server in place of envoyproxy/ratelimit.
-	Ratelimit *RatelimitRole
+	Ratelimit *ratelimit.Role
 
 	// Origins says where values come from, by the names of their settings:
 	// "PENSTOCK_STORE", or "penstock.yaml:3: store". Errors about a setting without

@@ -162,7 +162,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		}
 		return rls.New(s.engine, &rls.Options{
 			Services: services,
-			Envoy:    envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeRPC(l.name), Requests: requests, Audit: s.audit,
+			Envoy:    envoy, TLS: tlsConfig, ObserveLatency: s.observeRPC(l.name), Requests: requests, Audit: s.audit,
 			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
 		})
 	case "http":

@@ -24,7 +24,6 @@ type metrics struct {
 	configLoads      *prometheus.CounterVec
 	rules            prometheus.Gauge
 	invalidRequests  *prometheus.CounterVec
-	ratelimitTime    *prometheus.HistogramVec // in a registry of its own
 	actions          *prometheus.CounterVec
 	auditErrors      prometheus.Counter
 
@@ -44,8 +43,7 @@ var decisionBuckets = prometheus.ExponentialBuckets(1e-6, 4, 10)
 
 func newMetrics() *metrics {
 	m := &metrics{
-		ratelimitTime: newRatelimitTime(),
-		registry:      prometheus.NewRegistry(),
+		registry: prometheus.NewRegistry(),
 		decisionDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_decision_duration_seconds",
 			Help:    "Latency of calls with decisions by listener: gRPC calls, HTTP requests, RESP pipelines.",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -29,7 +30,7 @@ func loadRatelimit(t *testing.T, environ ...string) *server.Config {
 }
 
 func TestRatelimitVariablesAreAllKnown(t *testing.T) {
-	names := server.RatelimitVariables()
+	names := ratelimit.Variables()
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) != 114 || len(sorted) != len(names) {
 		t.Errorf("%d variables, %d without duplicates, want 114", len(names), len(sorted))
@@ -110,7 +111,7 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 			return c.Ratelimit.Stats.PrometheusAddr == ":19001" && c.Ratelimit.Stats.PrometheusPath == "/metrics"
 		}},
 		{"EXTRA_TAGS=a:b;c:d:e", func(c *server.Config) bool {
-			return slices.Equal(c.Ratelimit.Stats.Tags, []server.Tag{{Name: "a", Value: "b"}, {Name: "c", Value: "d:e"}})
+			return slices.Equal(c.Ratelimit.Stats.Tags, []ratelimit.Tag{{Name: "a", Value: "b"}, {Name: "c", Value: "d:e"}})
 		}},
 		{"PENSTOCK_COMPAT=,PENSTOCK_RESP=:7", func(c *server.Config) bool { return c.Compat == "" && c.RESP.Addr == ":7" }},
 	} {

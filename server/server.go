@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
@@ -24,17 +25,18 @@ import (
 
 // A Server serves the gRPC, HTTP, RESP and admin APIs from one store and one set of rules.
 type Server struct {
-	config    *Config
-	log       *slog.Logger
-	metrics   *metrics
-	engine    *engine.Engine
-	source    *rules.Source // nil without rules
-	unmatched *unmatchedLog
-	observer  *observe.Observer
-	audit     *audit.Log
-	auditFile *audit.File      // nil if the audit log is standard error
-	topKeys   *topkeys.Tracker // nil if keys are not counted
-	listeners []*listener
+	config     *Config
+	log        *slog.Logger
+	metrics    *metrics
+	engine     *engine.Engine
+	source     *rules.Source // nil without rules
+	unmatched  *unmatchedLog
+	observer   *observe.Observer
+	audit      *audit.Log
+	auditFile  *audit.File           // nil if the audit log is standard error
+	topKeys    *topkeys.Tracker      // nil if keys are not counted
+	statistics *ratelimit.Statistics // those of envoyproxy/ratelimit; nil if there are none
+	listeners  []*listener
 
 	data           *durable.Dir // nil without --data
 	historyFailing bool
@@ -61,7 +63,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storePolicies{defaults: c.defaultStorePolicy()}}
-	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStats, s.openStatsd} {
+	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStatistics} {
 		if err := step(ctx); err != nil {
 			s.closeAll()
 			return nil, err

@@ -38,10 +38,11 @@ func (s *Server) openStore(ctx context.Context) error {
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(),
 		CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode,
-		CountHits: s.config.role().Stats.isOn(), NearLimitRatio: s.config.role().Stats.NearLimitRatio,
+		CountHits: s.config.role().Stats.IsOn(), NearLimitRatio: s.config.role().Stats.NearLimitRatio,
 		OnMetricValues: s.warnOfMetricValues,
 		Overrides:      s.overrides,
 	})
+	s.statistics = s.newStatistics()
 	s.metrics.registry.MustRegister(engineCollector{s.engine}, overridesCollector{s.overrides, s.engine})
 	s.observer = s.newObserver()
 	s.background = append(s.background, s.observer.Run, s.observer.Publish)
@@ -79,14 +80,6 @@ func (c *Config) overLimitAge() time.Duration {
 
 // maxOverLimitAge is longer than any window.
 const maxOverLimitAge = 366 * 24 * time.Hour
-
-// role returns the role of envoyproxy/ratelimit, or an empty one.
-func (c *Config) role() *RatelimitRole {
-	if c.Ratelimit == nil {
-		return &RatelimitRole{}
-	}
-	return c.Ratelimit
-}
 
 var requestLimitModes = map[string]requestlimits.Mode{
 	"on": requestlimits.On, "local": requestlimits.Local, "off": requestlimits.Off,

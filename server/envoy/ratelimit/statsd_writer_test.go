@@ -1,4 +1,4 @@
-package statsd_test
+package ratelimit
 
 import (
 	"fmt"
@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/penstock-io/penstock/server/internal/statsd"
 )
 
 // listen returns a server of TCP that receives one connection to its end.
@@ -33,20 +31,20 @@ func listen(t *testing.T) (addr string, received <-chan string) {
 
 func TestWriterWritesLines(t *testing.T) {
 	t.Parallel()
-	tags := []statsd.Tag{{Name: "zone", Value: "1"}, {Name: "env", Value: "a.b,c|d"}}
+	tags := []Tag{{Name: "zone", Value: "1"}, {Name: "env", Value: "a.b,c|d"}}
 	for _, c := range []struct {
-		name    string
-		options statsd.Options
-		want    string
+		name     string
+		settings Stats
+		want     string
 	}{
-		{"without tags", statsd.Options{}, "a.b:3|c\nt:2.5|ms\nt:0.1|ms|@0.25\n"},
-		{"tags in names", statsd.Options{Tags: tags}, "a.b.__env=a_b_c_d.__zone=1:3|c\nt.__env=a_b_c_d.__zone=1:2.5|ms\nt.__env=a_b_c_d.__zone=1:0.1|ms|@0.25\n"},
-		{"DogStatsD", statsd.Options{Tags: tags, DogTags: true}, "a.b:3|c|#env:a.b_c_d,zone:1\nt:2.5|ms|#env:a.b_c_d,zone:1\nt:0.1|ms|@0.25|#env:a.b_c_d,zone:1\n"},
+		{"without tags", Stats{}, "a.b:3|c\nt:2.5|ms\nt:0.1|ms|@0.25\n"},
+		{"tags in names", Stats{Tags: tags}, "a.b.__env=a_b_c_d.__zone=1:3|c\nt.__env=a_b_c_d.__zone=1:2.5|ms\nt.__env=a_b_c_d.__zone=1:0.1|ms|@0.25\n"},
+		{"DogStatsD", Stats{Tags: tags, DogStatsd: true}, "a.b:3|c|#env:a.b_c_d,zone:1\nt:2.5|ms|#env:a.b_c_d,zone:1\nt:0.1|ms|@0.25|#env:a.b_c_d,zone:1\n"},
 	} {
 		addr, received := listen(t)
-		c.options.Network, c.options.Addr = "tcp", addr
-		w := statsd.NewWriter(c.options)
-		for _, err := range []error{w.Connect(), w.Count("a.b", 3), w.Time("t", 2.5, 1), w.Time("t", 0.1, 4), w.Flush(), w.Close()} {
+		c.settings.StatsdNetwork, c.settings.StatsdAddr = "tcp", addr
+		w := newStatsdWriter(&c.settings)
+		for _, err := range []error{w.connect(), w.count("a.b", 3), w.time("t", 2.5, 1), w.time("t", 0.1, 4), w.flush(), w.close()} {
 			if err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
@@ -65,19 +63,19 @@ func TestWriterPacketsFitFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	w := statsd.NewWriter(statsd.Options{Network: "udp", Addr: conn.LocalAddr().String()})
-	if err := w.Connect(); err != nil {
+	w := newStatsdWriter(&Stats{StatsdNetwork: "udp", StatsdAddr: conn.LocalAddr().String()})
+	if err := w.connect(); err != nil {
 		t.Fatal(err)
 	}
 	var want strings.Builder
 	for i := range 100 {
 		name := fmt.Sprintf("%s.%d", strings.Repeat("x", i), i)
 		fmt.Fprintf(&want, "%s:1|c\n", name)
-		if err := w.Count(name, 1); err != nil {
+		if err := w.count(name, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.flush(); err != nil {
 		t.Fatal(err)
 	}
 	var got string
@@ -99,7 +97,7 @@ func TestWriterPacketsFitFrames(t *testing.T) {
 
 func TestCleanNameReplacesWhatLinesMean(t *testing.T) {
 	t.Parallel()
-	if got, want := statsd.CleanName("a.b-é/:|@#,;[]\n\x00\x7f"), "a.b-é/___________"; got != want {
+	if got, want := cleanName("a.b-é/:|@#,;[]\n\x00\x7f"), "a.b-é/___________"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -122,18 +120,18 @@ func TestWriterConnectsAnewAfterServerClosed(t *testing.T) {
 			accepted <- conn
 		}
 	}()
-	w := statsd.NewWriter(statsd.Options{Network: "tcp", Addr: l.Addr().String()})
-	if err := w.Connect(); err != nil {
+	w := newStatsdWriter(&Stats{StatsdNetwork: "tcp", StatsdAddr: l.Addr().String()})
+	if err := w.connect(); err != nil {
 		t.Fatal(err)
 	}
 	first := <-accepted
-	if err := w.Connect(); err != nil || len(accepted) > 0 {
+	if err := w.connect(); err != nil || len(accepted) > 0 {
 		t.Errorf("error %v, %d more connections; want the one that is open", err, len(accepted))
 	}
 	_ = first.Close()
 
 	second := connectUntil(t, w, accepted)
-	for _, err := range []error{w.Count("a", 1), w.Flush(), w.Close()} {
+	for _, err := range []error{w.count("a", 1), w.flush(), w.close()} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -145,13 +143,13 @@ func TestWriterConnectsAnewAfterServerClosed(t *testing.T) {
 
 // connectUntil connects until the server accepts: the writer notices in the background that its
 // connection has ended.
-func connectUntil(t *testing.T, w *statsd.Writer, accepted <-chan net.Conn) net.Conn {
+func connectUntil(t *testing.T, w *statsdWriter, accepted <-chan net.Conn) net.Conn {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		if err := w.Connect(); err != nil {
+		if err := w.connect(); err != nil {
 			t.Fatal(err)
 		}
 		select {

@@ -1,0 +1,273 @@
+package ratelimit
+
+import (
+	"net/http"
+	rtmetrics "runtime/metrics"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// A Source is what statistics are read from.
+type Source struct {
+	Engine *engine.Engine
+
+	ServiceErrors      []prometheus.Counter // calls that made no sense
+	RedisErrors        prometheus.Counter
+	Loads, FailedLoads prometheus.Counter // of the rules
+}
+
+// Statistics are those of the daemon in the names of envoyproxy/ratelimit.
+type Statistics struct {
+	role   *Role
+	source Source
+	times  prometheus.Histogram // of calls
+
+	byLabels labelTotals // for Prometheus; statsd has all nodes
+}
+
+// NewStatistics returns the statistics of a role.
+func NewStatistics(role *Role, source Source) *Statistics {
+	return &Statistics{role: role, source: source, times: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:        "ratelimit_service_response_time_seconds",
+		Help:        "Time of calls by method.",
+		Buckets:     prometheus.ExponentialBuckets(1e-4, 2.5, 12), // to 2.4 s
+		ConstLabels: prometheus.Labels{"grpc_method": method},
+	})}
+}
+
+const method = "ShouldRateLimit"
+
+// ObserveCall records the time of a call.
+func (s *Statistics) ObserveCall(d time.Duration) { s.times.Observe(d.Seconds()) }
+
+// Handler serves the statistics for Prometheus. Labels are parts of rules, and values of requests
+// where rules ask for them.
+func (s *Statistics) Handler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), newGCFraction(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	tags := prometheus.Labels{}
+	for _, tag := range s.role.Stats.Tags {
+		tags[tag.Name] = tag.Value
+	}
+	prometheus.WrapRegistererWith(tags, registry).MustRegister(collector{s}, s.times)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+// newGCFraction returns a metric that the dashboard of Envoy Gateway asks for, and that the
+// collector of Go's own metrics no longer has.
+func newGCFraction() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "go_memstats_gc_cpu_fraction",
+		Help: "Part of the available processor time that garbage collection has used since the start.",
+	}, func() float64 {
+		times := []rtmetrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/total:cpu-seconds"}}
+		rtmetrics.Read(times)
+		if times[1].Value.Float64() == 0 { // before the first collection
+			return 0
+		}
+		return times[0].Value.Float64() / times[1].Value.Float64()
+	})
+}
+
+// labelNames are the labels that metrics have without tags.
+var labelNames = []string{"domain", "key1", "key2", "err_type", "grpc_method", "le"}
+
+// hitKinds are the counters of each rule.
+var hitKinds = [...]struct {
+	name string
+	desc *prometheus.Desc
+	of   func(*engine.Hits) uint64
+}{
+	{"total_hits", hitDesc("total_hits"), func(h *engine.Hits) uint64 { return h.Total.Load() }},
+	{"over_limit", hitDesc("over_limit"), func(h *engine.Hits) uint64 { return h.OverLimit.Load() }},
+	{"near_limit", hitDesc("near_limit"), func(h *engine.Hits) uint64 { return h.NearLimit.Load() }},
+	{"within_limit", hitDesc("within_limit"), func(h *engine.Hits) uint64 { return h.WithinLimit.Load() }},
+	{"over_limit_with_local_cache", hitDesc("over_limit_with_local_cache"), func(h *engine.Hits) uint64 { return h.OverLimitCached.Load() }},
+	{"shadow_mode", hitDesc("shadow_mode"), func(h *engine.Hits) uint64 { return h.Shadow.Load() }},
+}
+
+func hitDesc(name string) *prometheus.Desc {
+	return prometheus.NewDesc("ratelimit_service_rate_limit_"+name, "Hits by rule, as envoyproxy/ratelimit counts them.",
+		[]string{"domain", "key1", "key2"}, nil)
+}
+
+// totals are the counters that are not those of a rule.
+var totals = []struct {
+	statsd string
+	desc   *prometheus.Desc
+	of     func(*Statistics) uint64
+}{
+	// Domains without rules are one, because callers choose their names.
+	{"ratelimit.service.rate_limit.unknown.domain_not_found", totalDesc("rate_limit_domain_not_found", "Requests to domains without rules.", "", ""), (*Statistics).unknownDomains},
+	{"ratelimit.service.call.should_rate_limit.service_error", callErrorDesc("service_error"), func(s *Statistics) uint64 { return sum(s.source.ServiceErrors...) }},
+	{"ratelimit.service.call.should_rate_limit.redis_error", callErrorDesc("redis_error"), func(s *Statistics) uint64 { return sum(s.source.RedisErrors) }},
+	{"ratelimit_server." + method + ".total_requests", totalDesc("total_requests", "Calls by method.", "grpc_method", method), func(s *Statistics) uint64 { return s.histogram().GetSampleCount() }},
+	{"ratelimit.service.config_load_success", totalDesc("config_load_success", "Loads of the rules.", "", ""), func(s *Statistics) uint64 { return sum(s.source.Loads) }},
+	{"ratelimit.service.config_load_error", totalDesc("config_load_error", "Failed loads of the rules.", "", ""), func(s *Statistics) uint64 { return sum(s.source.FailedLoads) }},
+}
+
+func totalDesc(name, help, label, value string) *prometheus.Desc {
+	labels := prometheus.Labels{}
+	if label != "" {
+		labels[label] = value
+	}
+	return prometheus.NewDesc("ratelimit_service_"+name, help, nil, labels)
+}
+
+func callErrorDesc(kind string) *prometheus.Desc {
+	return totalDesc("should_rate_limit_error", "Calls without a decision of Redis, by kind.", "err_type", kind)
+}
+
+// A collector exports statistics to Prometheus.
+type collector struct{ *Statistics }
+
+// Describe describes nothing: rules come and go.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for labels, sums := range c.byLabels.read(c.hits) {
+		for i, kind := range hitKinds {
+			ch <- prometheus.MustNewConstMetric(kind.desc, prometheus.CounterValue, float64(sums[i]), labels[:]...)
+		}
+	}
+	for _, t := range totals {
+		ch <- prometheus.MustNewConstMetric(t.desc, prometheus.CounterValue, float64(t.of(c.Statistics)))
+	}
+	for name, v := range c.localCache() {
+		// The default mapping has no names for these, so they have those of statsd with underscores.
+		desc := prometheus.NewDesc("ratelimit_localcache_"+name, localCacheHelp[name], nil, nil)
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(v))
+	}
+}
+
+var localCacheHelp = map[string]string{
+	"hitCount":    "Descriptors denied without asking Redis.",
+	"missCount":   "Descriptors for which Redis was asked.",
+	"lookupCount": "Descriptors looked up in the local cache.",
+}
+
+// localCache returns the gauges of the local cache by their names, as there only if it is on.
+func (s *Statistics) localCache() map[string]uint64 {
+	if s.role.LocalCacheBytes == 0 {
+		return nil
+	}
+	hits, misses := s.source.Engine.CacheLookups()
+	return map[string]uint64{"hitCount": hits, "missCount": misses, "lookupCount": hits + misses}
+}
+
+func (s *Statistics) unknownDomains() uint64 {
+	for _, n := range s.source.Engine.UnmatchedCounters() {
+		if n.Domain == "" {
+			return n.Count
+		}
+	}
+	return 0
+}
+
+func (s *Statistics) histogram() *dto.Histogram { return read(s.times).GetHistogram() }
+
+func sum(counters ...prometheus.Counter) (total uint64) {
+	for _, c := range counters {
+		total += uint64(read(c).GetCounter().GetValue())
+	}
+	return total
+}
+
+// read returns the values of a metric, which are zero if it cannot be read.
+func read(m prometheus.Metric) *dto.Metric {
+	var values dto.Metric
+	_ = m.Write(&values)
+	return &values
+}
+
+// hitSums are hits of each kind, in the order of hitKinds.
+type hitSums [len(hitKinds)]uint64
+
+func (s hitSums) plus(h *engine.Hits) hitSums {
+	for i, kind := range hitKinds {
+		s[i] += kind.of(h)
+	}
+	return s
+}
+
+// hits returns the hits of all rules by domain and nodes, with zero bytes between them. Where rules
+// ask for values of requests, nodes have those.
+func (s *Statistics) hits() map[string]hitSums {
+	sums := map[string]hitSums{}
+	set := s.source.Engine.Rules()
+	if set == nil {
+		return sums
+	}
+	byName := map[string]*rules.Rule{}
+	for _, r := range set.Rules() {
+		byName[r.Name] = r
+	}
+	for _, n := range s.source.Engine.RuleCounters() {
+		r := byName[n.Rule]
+		if r == nil {
+			continue
+		}
+		path := pathOf(r)
+		key := strings.Join(path, "\x00")
+		sums[key] = sums[key].plus(&n.Hits)
+		for values, h := range n.HitsByValue.All() {
+			key := path[0] + "\x00" + strings.ToValidUTF8(values, "\uFFFD")
+			sums[key] = sums[key].plus(h)
+		}
+	}
+	return sums
+}
+
+// labelTotals are the hits by domain and the first two nodes. As there, deeper nodes have no label, so
+// their rules are added up: by what they have grown, so that the sum does not fall when a reload removes
+// one of them, which Prometheus would take for a restart and count anew.
+type labelTotals struct {
+	mu     sync.Mutex
+	last   map[string]hitSums // by path, as in Statistics.hits
+	totals map[[3]string]hitSums
+}
+
+// read returns the totals of all labels that have rules.
+func (t *labelTotals) read(hits func() map[string]hitSums) map[[3]string]hitSums {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, totals := hits(), map[[3]string]hitSums{}
+	for path, sums := range now {
+		var labels [3]string
+		copy(labels[:], strings.Split(path, "\x00"))
+		total, ok := totals[labels]
+		if !ok {
+			total = t.totals[labels]
+		}
+		for i := range total {
+			total[i] += since(t.last[path][i], sums[i])
+		}
+		totals[labels] = total
+	}
+	t.last, t.totals = now, totals
+	return totals
+}
+
+// pathOf returns the domain of a rule and its nodes: each as its key, with an underscore before
+// its value.
+func pathOf(r *rules.Rule) []string {
+	domain, nodes := r.Path()
+	path := []string{domain}
+	for _, n := range nodes {
+		text := n.Key
+		if n.Value != "" {
+			text += "_" + n.Value
+		}
+		path = append(path, text)
+	}
+	return path
+}

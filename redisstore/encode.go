@@ -1,13 +1,67 @@
 package redisstore
 
 import (
-	"math/rand/v2"
 	"strconv"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
-	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
+
+// This is what scripts are sent, and what they reply. Package script assembles them; each is one
+// or several steps in one of seven shapes.
+//
+// # Steps
+//
+// ARGV of a step. Those behind the bar are left out if none of them is needed, and at the end of the
+// list.
+//
+//	token bucket    charge  capacity                 | how  overdraft  unit  "u"  bound
+//	leaky bucket    charge  capacity                 | how  overdraft  unit  "u"  bound
+//	fixed window    cost    count     period         | how  overdraft
+//	aligned window  cost    count                      how  overdraft  extra  length  offset
+//	     calendar   cost    count                      how  overdraft  extra  ""  start  start  …
+//	sliding window  cost    count     period         | how  overdraft
+//	rolling window  cost    count     length  buckets | how
+//	sliding log     cost    count     period         | how
+//	concurrent      cost    period                   | permits  count  how  "1" to deny an ID that holds some
+//
+//	charge, capacity, unit, bound   of a bucket: debt in nanoseconds, or with "u" in microseconds; unit is that of one unit
+//	cost, count, overdraft          units; the overdraft of a bucket is debt too
+//	cost                            below 0 to refund; 0 to peek; "all" to reset an aligned window
+//	how                             "" or 0: all or nothing; 1: AtMost; o: Overdraw; 0:n or 1:n keeps n units free
+//	period, length, offset, start   milliseconds
+//	extra                           thousandths of the window by which a key outlives it
+//	permits                         the hash of the ID, or in a batch of all IDs
+//
+// Replies of a step: the state that it found, from which the same step in Go works out what the
+// script decided, or the decision. In one number if that can hold all: see the functions unpack….
+//
+//	buckets                             debt
+//	fixed, sliding window               counts, time left
+//	aligned window                      count, end, now; or -1, 0, now if now is in none of the calendar's windows
+//	rolling window, log, concurrent     granted, used, wait (-1: never), time until none are used
+//
+// # Shapes
+//
+//	            KEYS                    ARGV                                  reply
+//	take        state                   step                                  step
+//	batch       state …                 step                                  for each key: n; -3 and a list; or -2, failed
+//	once        state record            step  ttl  unit  o or ""              units and delay of the record, if any; step
+//	            to settle or refund:    step  perTick  most  unit  s or r     units, owed and due of the record, if any; step
+//	once batch  state record …          as once, then the cost of each        for each: how many numbers, these; or -2
+//	take all    state … record …        how  ttl  items                       1 if taken or 0; records; steps
+//	groups      state …                 for each section:                     for each request: 1 or 0, and steps as in a batch;
+//	                                    requests or ""  1 or 0  steps         or -2
+//
+//	ttl         how long a grant under an ID is remembered, in milliseconds; of take all, 0 without an ID
+//	perTick     how much of a bucket's debt time pays in a millisecond; 0 for a window
+//	most        the most units that a settlement may add
+//	how         1: take; 0: only try; 2: they cannot fit, but permits may be renewed; s: settle
+//	items       letter of the step, a capital to overdraw; with an ID the unit (0: not recorded; -1: permits), perTick and most;
+//	            the number of arguments to try with, these; the number of those to take with, these, or 0 if they are the same
+//	records     units (-1: none), delay, owed and due of each; only with an ID
+//	requests    of a section, which has the same arguments; "" for all that are left; then 0 if they cannot fit
+//	steps       for each the number of its arguments, negative to overdraw; these
 
 // A compiledRequest holds what is needed to encode a request's call and to decode
 // its reply.
@@ -16,7 +70,7 @@ type compiledRequest struct {
 	ask       algorithm.Request // the cost, and what may be granted of it
 	once      bool              // whether an ID makes sure that it is charged once
 	settle    bool              // whether it makes what the ID was charged equal to the cost
-	permit    string            // of a concurrency limit: the hash of the ID
+	permits   string            // of a concurrency limit: the hash of the ID
 	recordTTL int64             // how long a grant under the ID is remembered, in ticks
 }
 
@@ -46,9 +100,9 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, rec
 	}
 	state := stateKey(s.prefix, r.Key, q.limit.identity)
 	c.Keys = append(c.Keys[:0], state)
-	c.idempotent, q.permit = q.once, ""
-	if q.once && q.limit.step == script.Concurrent {
-		q.once, q.permit = false, permitOf(state, r.ID)
+	c.idempotent, q.permits = q.once, ""
+	if q.once && !q.limit.step.HasRecords() {
+		q.once, q.permits = false, permitOf(state, r.ID)
 		c.idempotent = !r.NewID // a repeated take would find the permits of the first
 	}
 	if q.once {
@@ -63,58 +117,47 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	cl := q.limit
 	c.Reply, c.Err, c.Text, c.lastErr = c.Reply[:0], nil, false, nil
 	cl.centerCalendar(s.redisMillis())
-	switch {
-	case q.once:
+	if c.Script = cl.scripts.take; q.once {
 		c.Script = cl.scripts.once
-		c.argsBuf = q.appendOnceArgs(c.argsBuf[:0])
-		c.Args = c.argsBuf
-	case q.permit != "":
-		c.Script = cl.scripts.take
-		c.argsBuf = cl.appendPermitArgs(q.ask, q.permit, c.argsBuf[:0])
-		c.Args = c.argsBuf
-	case q.ask == (algorithm.Request{Cost: 1}) && cl.step != script.AlignedWindow:
-		c.Script = cl.scripts.take
+	} else if q.ask == oneUnit && q.permits == "" && !cl.changing {
 		c.Args = cl.oneUnitArgs
+		return
+	}
+	c.argsBuf = q.appendArgs(c.argsBuf[:0])
+	c.Args = c.argsBuf
+}
+
+// oneUnit is what most requests ask for.
+var oneUnit = algorithm.Request{Cost: 1}
+
+// appendArgs appends the arguments of a take, or of a request under an ID.
+func (q *compiledRequest) appendArgs(args []string) []string {
+	cl, a := q.limit, stepAsk{ask: q.ask, cost: q.costArg(), permits: q.permits}
+	if q.settle {
+		a.ask = cl.settleAsk(1)
+	}
+	args = cl.appendStep(args, a)
+	switch once := &cl.onceArgs; {
+	case !q.once:
+		return args
+	case q.settle:
+		return append(args, once.perTick, once.most, once.unit, "s")
+	case q.ask.Cost < 0:
+		return append(args, once.perTick, once.most, once.unit, "r")
+	case q.ask.Overdraw:
+		return append(args, strconv.FormatInt(q.recordTTL, 10), once.unit, "o")
 	default:
-		c.Script = cl.scripts.take
-		c.argsBuf = cl.appendArgs(q.ask, c.argsBuf[:0])
-		c.Args = c.argsBuf
+		return append(args, strconv.FormatInt(q.recordTTL, 10), once.unit, "")
 	}
 }
 
-// appendOnceArgs appends the arguments of a request under an ID.
-func (q *compiledRequest) appendOnceArgs(args []string) []string {
-	cl, ask, how := q.limit, q.ask, ""
-	switch {
-	case q.settle:
-		ask, how = cl.settleAsk(1), "s"
-	case ask.Cost < 0:
-		how = "r"
-	case ask.Overdraw:
-		how = "o"
-	}
-	args = cl.appendArgs(ask, args)
-	if q.settle || ask.Cost < 0 {
-		args[0] = formatUnits(q.ask.Cost)
-	}
-	unit, scale, most := cl.onceArgs[0], cl.onceArgs[1], cl.onceArgs[2]
-	if q.settle || ask.Cost < 0 {
-		return append(args, scale, most, unit, how)
-	}
-	return append(args, strconv.FormatInt(q.recordTTL, 10), unit, how)
-}
-
-// costArg returns the first of the arguments that appendOnceArgs appends for a take or a
-// settlement.
+// costArg returns the cost as the script gets it. To settle or refund under an ID it is in units,
+// because it may exceed what the step counts.
 func (q *compiledRequest) costArg() string {
-	cl := q.limit
-	switch {
-	case q.settle:
+	if q.settle || q.once && q.ask.Cost < 0 {
 		return formatUnits(q.ask.Cost)
-	case cl.debtUnit != 0:
-		return strconv.FormatInt(cl.scriptCost(q.ask)*cl.rate().Interval/cl.debtUnit, 10)
 	}
-	return strconv.FormatInt(cl.scriptCost(q.ask), 10)
+	return q.limit.costArg(q.ask)
 }
 
 // formatUnits returns a number of units that a script can count exactly.
@@ -123,11 +166,79 @@ func formatUnits(units int64) string {
 	return strconv.FormatInt(min(max(units, -most), most), 10)
 }
 
+// A stepAsk is what a step of a script is asked for.
+type stepAsk struct {
+	ask     algorithm.Request
+	cost    string // as the script gets it
+	permits string // of a concurrency limit: the hash of the ID, or of several
+	prior   int64  // the units that earlier steps of the same call take from the key
+}
+
+// appendStep appends the arguments of a step.
+func (cl *compiledLimit) appendStep(args []string, a stepAsk) []string {
+	args = append(append(args, a.cost), cl.limitArgs...)
+	return cl.appendArgs(cl, args, a)
+}
+
+// appendAsk appends the arguments of a step that takes what is asked for.
+func (cl *compiledLimit) appendAsk(args []string, ask algorithm.Request) []string {
+	return cl.appendStep(args, stepAsk{ask: ask, cost: cl.costArg(ask)})
+}
+
+// appendOptions appends what a plain take under most limits does not need.
+func appendOptions(cl *compiledLimit, args []string, a stepAsk) []string {
+	how := cl.howArg(a.ask)
+	if how == "" && !cl.alwaysOptions {
+		return args
+	}
+	return append(append(args, how), cl.optionArgs...)
+}
+
+// howArg returns what is granted if the cost does not fit, and what is kept free.
+func (cl *compiledLimit) howArg(ask algorithm.Request) string {
+	how := ""
+	switch {
+	case ask.AtMost:
+		how = "1"
+	case ask.Overdraw:
+		how = "o"
+	case ask.KeepFree > 0:
+		how = "0"
+	}
+	if ask.KeepFree > 0 {
+		how += ":" + strconv.FormatInt(min(ask.KeepFree, cl.capacity)*cl.unit, 10)
+	}
+	return how
+}
+
+// costArg returns the cost of an ask as the script gets it.
+func (cl *compiledLimit) costArg(ask algorithm.Request) string {
+	if ask.Cost == algorithm.Reset && cl.changing {
+		return "all" // including windows that the clock could step back to
+	}
+	return strconv.FormatInt(cl.scriptCost(ask)*cl.unit, 10)
+}
+
+// scriptCost returns the cost to send, in units. A cost that can never fit is sent as a peek,
+// and no number is larger than a script can count.
+func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
+	switch {
+	case ask.Cost < 0:
+		return max(ask.Cost, cl.minCost)
+	case !cl.step.HasRecords():
+		return ask.Cost // its script must find permits that this ID holds already
+	case ask.Overdraw:
+		return min(ask.Cost, cl.maxCharge())
+	case ask.NeverFits(cl.capacity):
+		return 0
+	}
+	return min(ask.Cost, cl.capacity)
+}
+
 // settleAsk returns the ask for what a settlement charges: as a debt, or if the limit has
 // none, what is left.
 func (cl *compiledLimit) settleAsk(cost int64) algorithm.Request {
-	hasDebt := cl.step != script.RollingWindow && cl.step != script.SlidingLog
-	return algorithm.Request{Cost: cost, Overdraw: hasDebt, AtMost: !hasDebt}
+	return algorithm.Request{Cost: cost, Overdraw: cl.normal.CanOwe(), AtMost: !cl.normal.CanOwe()}
 }
 
 // maxCharge is the most units that one request can charge, debt included.
@@ -144,160 +255,10 @@ func (s *Store) redisMillis() int64 { return s.now().UnixMilli() + s.clockOffset
 // setRedisMillis corrects the estimate.
 func (s *Store) setRedisMillis(now int64) { s.clockOffset.Store(now - s.now().UnixMilli()) }
 
-// setOnceArgs sets the arguments for records: what one unit costs in the script, how much
-// debt time pays in a tick, and the most units that a settlement may add.
-func (cl *compiledLimit) setOnceArgs() {
-	unit, scale := int64(1), int64(0)
-	if cl.debtUnit != 0 {
-		unit, scale = cl.rate().Interval/cl.debtUnit, tick/cl.debtUnit
+func formatInts(numbers ...int64) []string {
+	list := make([]string, len(numbers))
+	for i, n := range numbers {
+		list[i] = strconv.FormatInt(n, 10)
 	}
-	cl.onceArgs = [3]string(formatInts(unit, scale, cl.maxCharge()))
-}
-
-// appendArgs appends the script's arguments for an ask.
-func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []string {
-	switch cl.step {
-	case script.TokenBucket, script.LeakyBucket:
-		return cl.appendBucketArgs(ask, args)
-	case script.AlignedWindow:
-		return cl.appendAlignedArgs(ask, args)
-	}
-	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
-	args = append(args, cl.limitArgs...)
-	if cl.step == script.Concurrent { // without an ID, nothing is taken
-		return args
-	}
-	how := grantArg(ask)
-	if cl.step == script.RollingWindow || cl.step == script.SlidingLog || cl.debtArg == "" {
-		if how != "" {
-			args = append(args, how)
-		}
-		return args
-	}
-	return append(args, how, cl.debtArg)
-}
-
-// permitArg is the argument that names permits.
-const permitArg = 2
-
-// appendPermitArgs appends the script's arguments for an ask under the ID of permits.
-func (cl *compiledLimit) appendPermitArgs(ask algorithm.Request, permit string, args []string) []string {
-	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
-	args = append(append(args, cl.limitArgs...), permit)
-	if ask.Cost <= 0 {
-		return args
-	}
-	args = append(args, cl.countArg)
-	switch how := grantArg(ask); {
-	case ask.NewID:
-		return append(args, how, "1")
-	case how != "":
-		return append(args, how)
-	}
-	return args
-}
-
-// grantArg returns the argument of windows for what is granted if the cost does not
-// fit, and what is kept free.
-func grantArg(ask algorithm.Request) string {
-	switch {
-	case ask.KeepFree > 0 && ask.AtMost:
-		return "1:" + strconv.FormatInt(ask.KeepFree, 10)
-	case ask.KeepFree > 0:
-		return "0:" + strconv.FormatInt(ask.KeepFree, 10)
-	case ask.AtMost:
-		return "1"
-	case ask.Overdraw:
-		return "o"
-	}
-	return ""
-}
-
-// scriptCost returns the cost to send. A cost that can never fit is sent as a peek,
-// and no number is larger than a script can count.
-func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
-	switch {
-	case ask.Cost < 0:
-		return max(ask.Cost, -2*maxCount) // a count and its debt
-	case cl.step == script.Concurrent:
-		return ask.Cost // its script must find permits that this ID holds already
-	case ask.Overdraw:
-		return min(ask.Cost, cl.capacity+cl.overdraft)
-	case ask.NeverFits(cl.capacity):
-		return 0
-	}
-	return min(ask.Cost, cl.capacity)
-}
-
-// appendBucketArgs appends a charge in units of debt. Arguments that a plain take
-// does not need are left out.
-func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) []string {
-	r := cl.rate()
-	cost := cl.scriptCost(ask)
-	if ask.Cost < 0 {
-		cost = max(ask.Cost, -r.MaxDebt()/r.Interval-1)
-	}
-	args = append(args, strconv.FormatInt(cost*r.Interval/cl.debtUnit, 10))
-	args = append(args, cl.limitArgs...)
-	if !ask.AtMost && !ask.Overdraw && ask.MaxDelay == 0 && ask.KeepFree == 0 && cl.debtUnit == 1 && cl.debtArg == "" {
-		return args
-	}
-	bound, interval, mark := cl.debtBound(ask), "", ""
-	if ask.AtMost || ask.Overdraw {
-		interval = strconv.FormatInt(r.Interval/cl.debtUnit, 10)
-	}
-	if cl.debtUnit != 1 {
-		mark = "u"
-	}
-	args = append(args, bound, interval, mark)
-	switch {
-	case ask.Overdraw:
-		return append(args, cl.debtArg, "1")
-	case ask.KeepFree > 0:
-		return append(args, cl.debtArg, "", strconv.FormatInt(min(ask.KeepFree, r.Burst)*r.Interval/cl.debtUnit, 10))
-	case cl.debtArg != "":
-		return append(args, cl.debtArg)
-	}
-	return args
-}
-
-// debtBound returns how far the debt of a token bucket may grow, or above which
-// debt a leaky bucket's delay is too long.
-func (cl *compiledLimit) debtBound(ask algorithm.Request) string {
-	if ask.MaxDelay == 0 || ask.KeepFree > 0 && cl.step == script.TokenBucket {
-		return ""
-	}
-	delay := algorithm.RoundDown(ask.MaxDelay, tick)
-	if cl.step == script.LeakyBucket {
-		return strconv.FormatInt(min(delay, cl.leaky.Capacity())/cl.debtUnit, 10)
-	}
-	return strconv.FormatInt((cl.token.Capacity()+min(delay, cl.token.Reach()))/cl.debtUnit, 10)
-}
-
-// extraTTLs are the times by which a key may outlive its window, in thousandths
-// of the window. They keep the keys of one window from expiring at the same
-// instant, and the expiry does not depend on when in the window the key was last
-// written.
-var extraTTLs = func() (thousandths [101]string) {
-	for i := range thousandths {
-		thousandths[i] = strconv.Itoa(i)
-	}
-	return thousandths
-}()
-
-func (cl *compiledLimit) appendAlignedArgs(ask algorithm.Request, args []string) []string {
-	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // only jitter
-	cost := strconv.FormatInt(cl.scriptCost(ask), 10)
-	if ask.Cost == algorithm.Reset {
-		cost = "all" // including windows that the clock could step back to
-	}
-	args = append(args, cost, cl.limitArgs[0], grantArg(ask), extra, cl.debtArg)
-	if cl.normal.Align == penstock.AlignClock {
-		return append(args, cl.limitArgs[1], cl.limitArgs[2])
-	}
-	args = append(args, "")
-	if w := cl.calendar.Load(); w != nil {
-		args = append(args, w.texts...)
-	}
-	return args
+	return list
 }

@@ -56,13 +56,14 @@ func (s *Store) Connecting() bool { return s.client.(*rueidisClient).connections
 // without a context get the background context.
 func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {
 	ds, errs = make([]penstock.Decision, len(rs)), make([]error, len(rs))
-	b, takes := &batch{}, make([]*pendingTake, len(rs))
+	b, takes := &batch{}, make([]*singleTake, len(rs))
 	for i := range rs {
-		t := newPendingTake()
+		t := newSingleTake()
 		takes[i], t.start = t, time.Now()
 		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], 0); errs[i] != nil {
 			continue
 		}
+		t.queue = t.request.queue()
 		t.prepare(contextOf(i, ctxs))
 		b.takes = append(b.takes, t)
 	}
@@ -78,8 +79,8 @@ func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds 
 }
 
 // awaitOrSendAlone ends a batched take as submit does.
-func (s *Store) awaitOrSendAlone(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
-	if ok, err := s.await(ctx, t); err != nil {
+func (s *Store) awaitOrSendAlone(ctx context.Context, t *singleTake) (penstock.Decision, error) {
+	if ok, err := s.await(ctx, &t.pending); err != nil {
 		return penstock.Decision{}, err
 	} else if ok {
 		if decision, ok, err := s.decode(&t.request, &t.calls[0]); ok {
@@ -88,7 +89,7 @@ func (s *Store) awaitOrSendAlone(ctx context.Context, t *pendingTake) (penstock.
 	}
 	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
 	defer d.stop()
-	return s.sendAlone(d, t)
+	return s.sendAlone(d, &t.request, t.calls[:])
 }
 
 func contextOf(i int, ctxs []context.Context) context.Context {
@@ -100,17 +101,18 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 
 // Joins reports whether a request joins the batch of one that came this long before.
 func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
-	first, second := newPendingTake(), newPendingTake()
-	for _, t := range []*pendingTake{first, second} {
+	first, second := newSingleTake(), newSingleTake()
+	for _, t := range []*singleTake{first, second} {
 		if err := s.encodeKeys(&t.request, &t.calls[0], &r, 0); err != nil {
 			return false, err
 		}
+		t.queue, t.shares = t.request.queue(), t.request.sharing()
 	}
 	second.start = first.start.Add(before)
-	b, _ := first.join(context.Background())
+	b, _ := join(context.Background(), first)
 	defer b.release()
-	defer first.request.limit.seal(b)
-	joined, _ := second.join(context.Background())
+	defer first.queue.seal(b)
+	joined, _ := join(context.Background(), second)
 	return joined != nil, nil
 }
 
@@ -134,20 +136,20 @@ func (s *Store) TakeEachBatched(all [][]penstock.Request, ds [][]penstock.Decisi
 }
 
 func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decision, each bool, ctxs []context.Context) (errs []error, grouped bool) {
-	b, takes := &batch{}, make([]*pendingTake, len(all))
+	b, takes := &batch{}, make([]*groupTake, len(all))
 	errs = make([]error, len(all))
 	for i, rs := range all {
-		t := newPendingTake()
+		t := newGroupTake()
 		if t.items, errs[i] = s.compileItems(nil, rs); errs[i] != nil {
 			return errs, false
 		}
 		if errs[i] = sumCosts(t.items); errs[i] != nil {
 			return errs, false
 		}
-		if t.group = s.groupOf(t.items, rs, each); t.group == nil || i > 0 && t.group.script != takes[0].group.script {
+		if t.group = s.groupOf(t.items, rs, each); t.group == nil || i > 0 && t.group.queue != takes[0].group.queue {
 			return errs, false
 		}
-		t.encodeGroupKeys()
+		t.encodeKeys()
 		t.prepare(contextOf(i, ctxs))
 		b.takes, takes[i] = append(b.takes, t), t
 	}
@@ -158,15 +160,15 @@ func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decis
 	return errs, true
 }
 
-// awaitOrSendAllAlone ends a batched TakeAll as submitAll does.
-func (s *Store) awaitOrSendAllAlone(ctx context.Context, t *pendingTake, ds []penstock.Decision) error {
-	if ok, err := s.await(ctx, t); ok || err != nil {
+// awaitOrSendAllAlone ends a batched TakeAll as submitGroup does.
+func (s *Store) awaitOrSendAllAlone(ctx context.Context, t *groupTake, ds []penstock.Decision) error {
+	if ok, err := s.await(ctx, &t.pending); ok || err != nil {
 		t.decideAll(ds, ok)
 		return err
 	}
 	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
 	defer d.stop()
-	return s.sendAllAlone(d, t, ds)
+	return s.sendGroupAlone(d, t, ds)
 }
 
 // Classify returns the rejection code of an error of Redis, and whether it tells of a value that no limit

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"fmt"
 	"hash/maphash"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -20,36 +19,47 @@ const tick = int64(time.Millisecond)
 const maxCount = 99_999_999_999_999
 
 // A compiledLimit is a validated limit with its arithmetic, its scripts, their
-// arguments, and the batch that its takes can join.
+// arguments, and the batches that its takes can join.
 type compiledLimit struct {
-	limit       penstock.Limit // as it was given
-	normal      penstock.Limit
-	identity    identity
-	capacity    int64 // the most that can be granted at once
-	overdraft   int64 // how much more a charge may take
-	recordTTL   int64 // how long a grant under an ID is remembered, in ticks
-	step        script.Step
-	scripts     *stepScripts
-	limitArgs   []string // the script's arguments after the cost
-	countArg    string   // of takes of permits
-	debtArg     string   // the overdraft, if it is not the capacity
-	oneUnitArgs []string // all arguments of a take of one unit
-	onceArgs    [3]string
+	limit     penstock.Limit // as it was given
+	normal    penstock.Limit
+	identity  identity
+	capacity  int64 // the most that can be granted at once
+	overdraft int64 // how much more a charge may take
+	recordTTL int64 // how long a grant under an ID is remembered, in ticks
+	step      script.Step
+	*stepRow
+	scripts *stepScripts
+
+	// Arguments of the script; see encode.go.
+	limitArgs     []string // after the cost
+	optionArgs    []string // after how
+	alwaysOptions bool
+	clockArgs     []string // of windows on the clock
+	changing      bool     // whether arguments change from call to call, as those of aligned windows do
+	oneUnitArgs   []string // all arguments of a take of one unit
+	onceArgs      struct{ unit, perTick, most string }
+	unit          int64 // what one unit costs in the script
+	perTick       int64 // how much of a bucket's debt time pays in a tick
+	minCost       int64 // the lowest that the script can count
 
 	// One of these is in use, by step; logs, rings and permits are decided by their
 	// scripts.
-	token   algorithm.TokenBucket
-	leaky   algorithm.LeakyBucket
+	bucket interface {
+		Decide(b algorithm.Bucket, now int64, ask algorithm.Request) (algorithm.Bucket, algorithm.Outcome)
+	}
 	fixed   algorithm.FixedWindow
 	sliding algorithm.SlidingWindow
 
-	debtUnit int64 // of a bucket's debt, in nanoseconds; 0 for windows
-	period   int64 // of windows, in ticks
+	rate     algorithm.Rate // of a bucket
+	debtUnit int64          // of a bucket's debt, in nanoseconds
+	period   int64          // of windows, in ticks
 	calendar atomic.Pointer[calendarWindows]
 
-	batchQueue             // of takes without a record
-	onceQueue   batchQueue // of takes under an ID
-	settleQueue batchQueue
+	weight      int        // of a take in a batch, in steps on a key that holds one number
+	takes       batchQueue // without a record
+	onceTakes   batchQueue // under an ID
+	settlements batchQueue
 	releases    batchQueue // of permits
 
 	serial uint64 // distinguishes it from all other compiled limits
@@ -74,18 +84,31 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 		overdraft: n.MaxDebt(),
 		recordTTL: algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
 		period:    algorithm.RoundUp(int64(n.Period), tick) / tick,
+		step:      stepOf(&n),
+		unit:      1,
+		minCost:   -2 * maxCount, // a count and its debt
+		weight:    1,
 		serial:    limitSerial.Add(1),
 	}
-	cl.maxBatch = maxBatchFor(&n)
-	cl.releases.maxBatch = cl.maxBatch
-	cl.onceQueue.maxBatch = max(cl.maxBatch/stepsPerID, 1)
-	cl.settleQueue.maxBatch = cl.onceQueue.maxBatch
-	cl.compileStep()
-	cl.setDebtArg()
-	cl.setOnceArgs()
-	cl.scripts = &scriptsOf[cl.step]
-	cl.oneUnitArgs = cl.appendArgs(algorithm.Request{Cost: 1}, nil)
+	cl.alwaysOptions = cl.overdraft != cl.capacity
+	cl.stepRow, cl.scripts = &stepRows[cl.step], &scriptsOf[cl.step]
+	cl.compile(cl)
+	once := formatInts(cl.unit, cl.perTick, cl.maxCharge())
+	cl.onceArgs.unit, cl.onceArgs.perTick, cl.onceArgs.most = once[0], once[1], once[2]
+	cl.oneUnitArgs = cl.appendAsk(nil, oneUnit)
+	cl.openQueues()
 	return cl, nil
+}
+
+// openQueues sets the most takes of batches, so that scripts take about the same time under
+// all limits. Sixty-four rings of a thousand buckets would outlast the default timeout.
+func (cl *compiledLimit) openQueues() {
+	most := max(maxBatch/cl.weight, 1)
+	underID := max(most/stepsPerID, 1)
+	cl.takes.open(cl.scripts.batch, most)
+	cl.releases.open(cl.scripts.batch, most)
+	cl.onceTakes.open(cl.scripts.onceBatch, underID)
+	cl.settlements.open(cl.scripts.onceBatch, underID)
 }
 
 // checkCounts returns an error if a script cannot count what a window may count.
@@ -94,89 +117,13 @@ func checkCounts(n penstock.Limit) error {
 	if n.Debt > maxCount {
 		field, count = "Debt", n.Debt
 	}
-	if n.Algorithm <= penstock.LeakyBucket || count <= maxCount {
+	if n.IsBucket() || count <= maxCount {
 		return nil
 	}
 	return &penstock.FieldError{
 		Field: field, Kind: penstock.ErrBadLimit,
 		Problem: fmt.Sprintf("%d: Redis counts a %s to %d", count, n.Algorithm, int64(maxCount)),
 	}
-}
-
-// compileStep sets the arithmetic of the limit's step, and the limit's arguments
-// of its script.
-func (cl *compiledLimit) compileStep() {
-	n := cl.normal
-	switch n.Algorithm {
-	case penstock.TokenBucket:
-		cl.step = script.TokenBucket
-		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.overdraft, tick)
-		cl.setDebtUnit(&cl.token.Rate)
-	case penstock.LeakyBucket:
-		cl.step = script.LeakyBucket
-		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.overdraft, tick)
-		cl.setDebtUnit(&cl.leaky.Rate)
-	case penstock.FixedWindow:
-		cl.step = script.FixedWindow
-		cl.fixed = algorithm.FixedWindow{Count: n.Count, Overdraft: cl.overdraft, Tick: tick}
-		cl.limitArgs = formatInts(n.Count, cl.period)
-		if n.Align != penstock.AlignFirst {
-			cl.step = script.AlignedWindow
-			cl.limitArgs = formatInts(n.Count, cl.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
-		}
-	case penstock.SlidingWindow:
-		cl.step = script.SlidingWindow
-		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Overdraft: cl.overdraft, Period: cl.period * tick, Tick: tick}
-		cl.limitArgs = formatInts(n.Count, cl.period)
-	case penstock.RollingWindow:
-		cl.step = script.RollingWindow
-		w := algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), tick)
-		cl.limitArgs = formatInts(n.Count, w.Length/tick, w.Buckets)
-	case penstock.SlidingLog:
-		cl.step = script.SlidingLog
-		cl.limitArgs = formatInts(n.Count, cl.period)
-	case penstock.Concurrent:
-		cl.step = script.Concurrent
-		cl.limitArgs = formatInts(cl.period)
-		cl.countArg = strconv.FormatInt(n.Count, 10)
-	}
-}
-
-// setDebtUnit chooses nanoseconds for a bucket's debt, or microseconds where Lua's
-// numbers would not hold nanoseconds exactly.
-func (cl *compiledLimit) setDebtUnit(r *algorithm.Rate) {
-	cl.debtUnit = 1
-	if 2*max(r.Capacity(), r.Overdraft*r.Interval) >= 1<<53 { // see algorithm.Interval
-		cl.debtUnit = 1000
-	}
-	cl.limitArgs = formatInts(r.Capacity() / cl.debtUnit)
-}
-
-// setDebtArg sets the argument for the overdraft. Scripts for aligned windows always
-// get it, the others only where it is not the default.
-func (cl *compiledLimit) setDebtArg() {
-	switch {
-	case cl.step != script.AlignedWindow && cl.overdraft == cl.capacity:
-	case cl.debtUnit == 0:
-		cl.debtArg = strconv.FormatInt(cl.overdraft, 10)
-	default:
-		cl.debtArg = strconv.FormatInt(cl.overdraft*cl.rate().Interval/cl.debtUnit, 10)
-	}
-}
-
-func formatInts(numbers ...int64) []string {
-	list := make([]string, len(numbers))
-	for i, n := range numbers {
-		list[i] = strconv.FormatInt(n, 10)
-	}
-	return list
-}
-
-func (cl *compiledLimit) rate() *algorithm.Rate {
-	if cl.step == script.LeakyBucket {
-		return &cl.leaky.Rate
-	}
-	return &cl.token.Rate
 }
 
 // calendarWindows are three consecutive windows of a calendar.

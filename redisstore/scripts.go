@@ -56,13 +56,13 @@ func takeAllScript(set uint) *Script {
 	return made.(*Script)
 }
 
-// groupScripts holds the scripts of groups needed so far, by unrolledKey: making one takes the
+// groupScripts holds the scripts of groups needed so far, by groupSteps: making one takes the
 // sources of its steps apart by regular expressions. There are about nine hundred.
 var groupScripts sync.Map
 
 // groupScript returns the script of a group with these steps.
 func groupScript(steps []script.Step, each bool) *Script {
-	key := unrolledKeyOf(steps, each)
+	key := groupStepsOf(steps, each)
 	if made, ok := groupScripts.Load(key); ok {
 		return made.(*Script)
 	}

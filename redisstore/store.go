@@ -56,7 +56,6 @@ import (
 	"hash/maphash"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -172,7 +171,7 @@ type Store struct {
 	inflight    *inflightLimiter
 	limits      limitCache
 	groups      takeGroups
-	unrolled    unrolledScripts
+	groupQueues groupQueues
 	denied      deniedKeys
 	rollBacks   rollBacks
 	now         func() time.Time // local time, used only to estimate Redis's
@@ -240,98 +239,6 @@ func (s *Store) Warnings() []string {
 
 // Timeout returns Options.Timeout, which bounds every call.
 func (s *Store) Timeout() time.Duration { return s.timeout }
-
-// A pendingTake is a Take in flight. Its arrays save allocations.
-type pendingTake struct {
-	request compiledRequest
-	calls   [1]Call
-	keys    [2]string
-	args    [16]string
-	reply   [8]int64
-	start   time.Time
-
-	// For a TakeAll or TakeEach:
-	items []takeAllItem
-	group *takeGroup // nil if it cannot be batched
-	took  bool
-
-	// For a take in a batch:
-	ctx   context.Context
-	done  chan struct{}
-	alarm *time.Timer // nil until it is needed
-	alone bool        // whether it must be sent again, alone
-	err   error
-}
-
-var pendingTakePool = sync.Pool{New: func() any { return newPendingTake() }}
-
-func newPendingTake() *pendingTake {
-	t := &pendingTake{done: make(chan struct{}, 1)}
-	t.calls[0] = Call{Keys: t.keys[:0], Reply: t.reply[:0], argsBuf: t.args[:0]}
-	return t
-}
-
-// Take decides one request in one round trip, possibly in a batch with others.
-func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	t := pendingTakePool.Get().(*pendingTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], &r, 0); err != nil {
-		return penstock.Decision{}, err
-	}
-	decision, err := s.submit(ctx, t)
-	if err == nil { // after an error, the client may still write into it
-		t.ctx = nil
-		pendingTakePool.Put(t)
-	}
-	return decision, err
-}
-
-// submit sends a take in a batch if other takes under its limit are in flight,
-// and otherwise alone, without delay.
-func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
-	t.start = time.Now()
-	inFlight := &t.request.limit.inFlight
-	if t.request.once {
-		inFlight = &t.queue().inFlight
-	}
-	defer inFlight.Add(-1)
-	if inFlight.Add(1) > 1 && s.mayBatch(&t.request) && ctx.Err() == nil {
-		switch ok, err := s.sendBatched(ctx, t); {
-		case err != nil:
-			return penstock.Decision{}, err
-		case ok:
-			if decision, ok, err := s.decode(&t.request, &t.calls[0]); ok {
-				return decision, err
-			}
-		}
-	}
-	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
-	defer d.stop()
-	return s.sendAlone(d, t)
-}
-
-// sendAlone sends a take in its own script. If Redis's time is outside the
-// calendar windows sent with it, the reply contains that time, and the take is
-// sent again.
-func (s *Store) sendAlone(d *deadline, t *pendingTake) (none penstock.Decision, err error) {
-	r, c := &t.request, &t.calls[0]
-	for range maxClockAttempts {
-		s.encodeArgs(r, c)
-		s.roundTrip(d, t.calls[:])
-		if c.Err != nil {
-			return none, s.callError(d, c)
-		}
-		if decision, ok, err := s.decode(r, c); ok {
-			return decision, err
-		}
-	}
-	return none, c.wrapError(errClockChanged)
-}
-
-// maxClockAttempts is how many times a request under a calendar limit is sent if
-// Redis's time is outside its windows each time.
-const maxClockAttempts = 3
-
-var errClockChanged = fmt.Errorf("%w: Redis clock kept changing between attempts", penstock.ErrUnavailable)
 
 var (
 	_ penstock.BatchStore   = (*Store)(nil)

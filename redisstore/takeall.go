@@ -51,7 +51,7 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 		ds[0], err = s.Take(ctx, rs[0])
 		return err
 	}
-	t := pendingTakePool.Get().(*pendingTake)
+	t := groupTakePool.Get().(*groupTake)
 	if t.items, err = s.compileItems(t.items[:0], rs); err != nil || len(rs) == 0 {
 		return err
 	}
@@ -59,19 +59,18 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 		return err
 	}
 	if t.group = s.groupOf(t.items, rs, false); t.group != nil {
-		if err = s.submitAll(ctx, t, ds); err != nil {
+		if err = s.submitGroup(ctx, t, ds); err != nil {
 			return err // the client may still write into it
 		}
 	} else {
-		err = s.takeItems(ctx, rs, t.items, ds)
+		err = s.takeApart(ctx, rs, t.items, ds)
 	}
-	t.ctx, t.group = nil, nil
-	pendingTakePool.Put(t)
+	t.release()
 	return err
 }
 
-// takeItems decides a TakeAll that cannot be batched.
-func (s *Store) takeItems(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
+// takeApart decides a TakeAll that has no group.
+func (s *Store) takeApart(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
 	setRecords(s.prefix, items, rs)
 	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
@@ -99,7 +98,7 @@ type takeAllItem struct {
 	// Under an ID.
 	lifetime int64       // of the records of all items, in ticks; 0 without an ID
 	record   string      // in Redis
-	permit   string      // of a concurrency limit: the hash of the ID
+	permits  string      // of a concurrency limit: the hash of the ID
 	held     bool        // whether the ID held permits when the keys were tried across slots
 	recorded bool        // whether it is recorded
 	found    foundRecord // of an earlier grant
@@ -121,8 +120,8 @@ func (s *Store) compileItems(items []takeAllItem, rs []penstock.Request) ([]take
 // setRecords sets the records of items under an ID. All live as long as the longest.
 func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
 	for i := range items {
-		if it := &items[i]; it.ask.Cost > 0 && it.limit.step == script.Concurrent {
-			it.permit = permitOf(it.key, rs[i].ID)
+		if it := &items[i]; it.ask.Cost > 0 && !it.limit.step.HasRecords() {
+			it.permits = permitOf(it.key, rs[i].ID)
 		}
 	}
 	if penstock.CommonID(rs) == "" {
@@ -199,14 +198,19 @@ func (s *Store) takeInOneScript(d *deadline, items []takeAllItem, ds []penstock.
 	if repeated, err := repeatAll(items, ds); repeated || err != nil {
 		return repeated, err
 	}
-	if !took {
+	if took {
+		takeItems(items, ds)
+	} else {
 		denyAll(items, ds)
-		return true, nil
 	}
+	return true, nil
+}
+
+// takeItems writes the decisions on items that were taken.
+func takeItems(items []takeAllItem, ds []penstock.Decision) {
 	for i := range items {
 		ds[i] = items[i].limit.decide(items[i].state, items[i].ask)
 	}
-	return true, nil
 }
 
 // repeatAll answers items that were granted under their ID before. If only some were,
@@ -258,7 +262,7 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 		how = "1"
 	}
 	for i := range items {
-		if take && !items[i].settle && items[i].permit == "" && items[i].totalAsk().NeverFits(items[i].limit.capacity) {
+		if take && !items[i].settle && items[i].permits == "" && items[i].totalAsk().NeverFits(items[i].limit.capacity) {
 			how = "2"
 		}
 		items[i].limit.centerCalendar(s.redisMillis())
@@ -297,47 +301,40 @@ func (it *takeAllItem) totalAsk() algorithm.Request {
 
 // appendArgs appends the step's letter, and the arguments to try and to take with.
 func (it *takeAllItem) appendArgs(args []string) []string {
-	try := it.appendStepArgs(it.totalAsk())
-	if it.priorCost > 0 && it.ask.Cost > 0 && !it.ask.Overdraw && it.limit.step == script.LeakyBucket && it.ask.MaxDelay > 0 {
-		try[2] = it.boundAfterPrior()
-	}
 	args = append(args, it.letter())
 	if it.lifetime > 0 {
-		args = append(args, it.limit.onceArgs[:]...)
+		args = append(args, it.unitArg(), it.limit.onceArgs.perTick, it.limit.onceArgs.most)
 	}
-	switch unit := len(args) - len(it.limit.onceArgs); {
-	case it.permit != "" && it.lifetime > 0:
-		args[unit] = "-1"
-	case it.lifetime > 0 && !it.recorded:
-		args[unit] = "0"
+	total := it.totalAsk()
+	args = appendCounted(args, it.stepArgs(total, it.limit.costArg(total), it.priorCost))
+	switch {
+	case it.settle:
+		return appendCounted(args, it.stepArgs(it.limit.settleAsk(1), formatUnits(it.ask.Cost), 0))
+	case total != it.ask:
+		return appendCounted(args, it.stepArgs(it.ask, it.limit.costArg(it.ask), 0))
 	}
-	args = append(args, strconv.Itoa(len(try)))
-	args = append(args, try...)
-	if it.totalAsk() == it.ask && !it.settle {
-		return append(args, "0")
-	}
-	return it.appendTakeArgs(args)
+	return appendCounted(args, nil)
 }
 
-// appendTakeArgs appends the arguments to take or to settle with.
-func (it *takeAllItem) appendTakeArgs(args []string) []string {
-	ask := it.ask
-	if it.settle {
-		ask = it.limit.settleAsk(1)
+// unitArg returns what one unit costs the step if it is recorded.
+func (it *takeAllItem) unitArg() string {
+	switch {
+	case it.permits != "":
+		return "-1"
+	case !it.recorded:
+		return "0"
 	}
-	take := it.appendStepArgs(ask)
-	if it.settle {
-		take[0] = formatUnits(it.ask.Cost)
-	}
-	return append(append(args, strconv.Itoa(len(take))), take...)
+	return it.limit.onceArgs.unit
 }
 
-// appendStepArgs returns the arguments of the item's step.
-func (it *takeAllItem) appendStepArgs(ask algorithm.Request) []string {
-	if it.permit != "" {
-		return it.limit.appendPermitArgs(ask, it.permit, nil)
-	}
-	return it.limit.appendArgs(ask, nil)
+// stepArgs returns the arguments of the item's step.
+func (it *takeAllItem) stepArgs(ask algorithm.Request, cost string, prior int64) []string {
+	return it.limit.appendStep(nil, stepAsk{ask: ask, cost: cost, permits: it.permits, prior: prior})
+}
+
+// appendCounted appends how many arguments there are, and these.
+func appendCounted(args, list []string) []string {
+	return append(append(args, strconv.Itoa(len(list))), list...)
 }
 
 // letter returns the step's letter, a capital if the item overdraws its key.
@@ -348,17 +345,6 @@ func (it *takeAllItem) letter() string {
 	return it.limit.step.Letter()
 }
 
-// boundAfterPrior returns the bound on a leaky bucket's debt for an item that waits
-// behind earlier items of the same call.
-func (it *takeAllItem) boundAfterPrior() string {
-	cl := it.limit
-	delay := min(algorithm.RoundDown(it.ask.MaxDelay, tick), cl.leaky.Capacity())
-	if it.priorCost > cl.leaky.Burst {
-		return "-1"
-	}
-	return strconv.FormatInt((delay-it.priorCost*cl.leaky.Interval)/cl.debtUnit, 10)
-}
-
 // decodeTakeAll gives each item its part of the reply.
 func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took bool, err error) {
 	if c.Err != nil {
@@ -367,7 +353,7 @@ func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took b
 	reply := c.Reply
 	want := 1
 	for i := range items {
-		want += items[i].limit.replyLen()
+		want += items[i].limit.replyLen
 		if items[i].lifetime > 0 {
 			want += recordReplyLen
 		}
@@ -382,7 +368,7 @@ func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took b
 		}
 	}
 	for i := range items {
-		n := items[i].limit.replyLen()
+		n := items[i].limit.replyLen
 		items[i].state, reply = reply[:n], reply[n:]
 	}
 	return took, nil
@@ -424,9 +410,9 @@ func denyLate(items []takeAllItem, ds []penstock.Decision) {
 		if it.limit.step != script.LeakyBucket || it.ask.Cost == 0 || it.ask.Overdraw {
 			continue
 		}
-		b := it.limit.bucket(it.state[0])
-		b.Full += it.priorCost * it.limit.leaky.Interval
-		if _, outcome := it.limit.leaky.Decide(b, 0, it.ask); !outcome.Allowed {
+		b := it.limit.bucketOf(it.state[0])
+		b.Full += it.priorCost * it.limit.rate.Interval
+		if _, outcome := it.limit.bucket.Decide(b, 0, it.ask); !outcome.Allowed {
 			setDenied(&ds[i], time.Duration(outcome.RetryAfter))
 			return
 		}

@@ -59,12 +59,12 @@ func (s *Store) peekAcrossSlots(d *deadline, rs []penstock.Request, items []take
 	}
 	if items[0].settle {
 		if err = settleAll(items, ds); err == nil {
-			err = s.settleAcrossSlots(d, rs, ds)
+			err = s.takeOneByOne(d, rs, ds, func(int) bool { return true })
 		}
 		return true, err
 	}
 	if decided, err = repeatAll(items, ds); decided {
-		err = s.renewPermits(d, rs, items, ds)
+		err = s.takeOneByOne(d, rs, ds, func(i int) bool { return items[i].permits != "" && items[i].wasGranted() }) // renews them
 	}
 	if decided || err != nil {
 		return decided, err
@@ -103,7 +103,7 @@ func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
 		}
 		for j, at := range group {
 			it := &items[at]
-			it.state, it.found, it.held = picked[j].state, picked[j].found, it.permit != "" && picked[j].found.exists()
+			it.state, it.found, it.held = picked[j].state, picked[j].found, it.permits != "" && picked[j].found.exists()
 		}
 	}
 	return nil
@@ -113,7 +113,7 @@ func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
 // for records all the same: those tell whether their permits are held already.
 func (s *Store) pickToTry(items []takeAllItem, index []int) []takeAllItem {
 	picked := pick(items, index)
-	if items[0].lifetime > 0 || !slices.ContainsFunc(picked, func(it takeAllItem) bool { return it.permit != "" }) {
+	if items[0].lifetime > 0 || !slices.ContainsFunc(picked, func(it takeAllItem) bool { return it.permits != "" }) {
 		return picked
 	}
 	for i := range picked {
@@ -130,25 +130,18 @@ func pick(items []takeAllItem, index []int) []takeAllItem {
 	return picked
 }
 
-// renewPermits renews the permits of items that were granted under their ID before.
-func (s *Store) renewPermits(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
-	for i := range items {
-		if items[i].permit == "" || !items[i].wasGranted() {
+// takeOneByOne decides some of the requests, one after the other. If it is interrupted, it can be
+// repeated.
+func (s *Store) takeOneByOne(d *deadline, rs []penstock.Request, ds []penstock.Decision, some func(i int) bool) error {
+	for i := range rs {
+		if !some(i) {
 			continue
 		}
-		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
-			return requestError(i, err)
+		qs, calls, err := s.sendEach(d, rs[i:i+1], 0)
+		if err == nil {
+			ds[i], err = s.receive(d, &qs[0], calls)
 		}
-	}
-	return nil
-}
-
-// settleAcrossSlots settles one request after the other. If it is interrupted, it can be
-// repeated.
-func (s *Store) settleAcrossSlots(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
-	for i := range rs {
-		var err error
-		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
+		if err != nil {
 			return requestError(i, err)
 		}
 	}
@@ -165,7 +158,7 @@ func (s *Store) reserveAll(d *deadline, rs []penstock.Request, items []takeAllIt
 	}
 	errs := make([]error, len(rs))
 	for i := range rs {
-		if ds[i], errs[i] = s.receive(d, &qs[i], &calls[i], &rs[i], ttl); errs[i] != nil {
+		if ds[i], errs[i] = s.receive(d, &qs[i], calls[i:i+1]); errs[i] != nil {
 			ds[i] = penstock.Decision{}
 		}
 	}

@@ -53,23 +53,22 @@ func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds [
 	if err := validateShapes(rs); err != nil {
 		return false, err
 	}
-	t := pendingTakePool.Get().(*pendingTake)
+	t := groupTakePool.Get().(*groupTake)
 	if t.items, err = s.compileItems(t.items[:0], rs); err != nil {
 		return false, err
 	}
-	if t.group = s.groupOf(t.items, rs, true); t.group != nil {
-		err = s.submitAll(ctx, t, ds)
+	if t.group = s.groupOf(t.items, rs, true); t.group == nil {
+		t.release()
+		return false, nil
 	}
-	switch {
+	switch err = s.submitGroup(ctx, t, ds); {
 	case err != nil && isKeyError(err):
 		return false, nil // the client may still write into t
 	case err != nil:
 		return false, err // likewise
 	}
-	decided = t.group != nil
-	t.ctx, t.group = nil, nil
-	pendingTakePool.Put(t)
-	return decided, nil
+	t.release()
+	return true, nil
 }
 
 // validateShapes returns the error of the first malformed request. Limits are validated when
@@ -102,7 +101,7 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 	}
 	var foreign error
 	for i := range rs {
-		ds[i], err = s.receive(d, &qs[i], &calls[i], &rs[i], 0)
+		ds[i], err = s.receive(d, &qs[i], calls[i:i+1])
 		switch {
 		case err == nil:
 		case !isKeyError(err):
@@ -143,28 +142,14 @@ func roomyCalls(n int) []Call {
 	return calls
 }
 
-// receive returns the decision on a request that sendEach has sent.
-func (s *Store) receive(d *deadline, q *compiledRequest, c *Call, r *penstock.Request, recordTTL int64) (penstock.Decision, error) {
-	if c.Err != nil {
-		return penstock.Decision{}, s.callError(d, c)
+// receive returns the decision on a request that sendEach has sent, by the only one of the calls.
+func (s *Store) receive(d *deadline, q *compiledRequest, calls []Call) (penstock.Decision, error) {
+	if calls[0].Err != nil {
+		return penstock.Decision{}, s.callError(d, &calls[0])
 	}
-	decision, ok, err := s.decode(q, c)
+	decision, ok, err := s.decode(q, &calls[0])
 	if !ok { // not decided, but now Redis's clock is known
-		return s.takeAlone(d, r, recordTTL)
-	}
-	return decision, err
-}
-
-// takeAlone decides one request of several within their common deadline, as Take
-// does. For recordTTL see encodeKeys.
-func (s *Store) takeAlone(d *deadline, r *penstock.Request, recordTTL int64) (penstock.Decision, error) {
-	t := pendingTakePool.Get().(*pendingTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], r, recordTTL); err != nil {
-		return penstock.Decision{}, err
-	}
-	decision, err := s.sendAlone(d, t)
-	if err == nil { // after an error, the client may still write into it
-		pendingTakePool.Put(t)
+		return s.sendAlone(d, q, calls)
 	}
 	return decision, err
 }

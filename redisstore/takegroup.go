@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,16 +17,16 @@ import (
 
 // A takeGroup is what TakeAlls, or TakeEachs, that can share the arguments of a script have in
 // common: their limits, in this order, and what they ask for. They have no IDs, and no key twice.
-// Groups whose steps are the same share the script, and batches.
+// Groups whose steps are the same share a queue, and so the script and batches.
 type takeGroup struct {
 	each   bool // whether the requests are independent
 	limits []*compiledLimit
 	asks   []algorithm.Request
 	order  []int    // of the limits in the script: by step, so that there are few scripts
 	weight int      // of a call, in steps on a key that holds one number
-	args   []string // of the script; nil if they depend on the time
+	args   []string // of the script; nil if they change from call to call
 	serial uint64   // distinguishes it from all other groups
-	*unrolledScript
+	queue  *batchQueue
 }
 
 // takeGroups holds groups by their hash. It is of a fixed size, because remote callers
@@ -38,7 +39,7 @@ func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request, each bool) *
 		return nil
 	}
 	for i := range items {
-		if rs[i].ID != "" || items[i].limit.step == script.Concurrent {
+		if rs[i].ID != "" || !items[i].limit.step.HasRecords() {
 			return nil
 		}
 	}
@@ -76,94 +77,95 @@ func (g *takeGroup) matches(items []takeAllItem) bool {
 // newTakeGroup returns nil if the store has used too many scripts already.
 func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
 	g := &takeGroup{each: each, serial: limitSerial.Add(1)}
-	timed := false
+	changing := false
 	for i := range items {
 		cl := items[i].limit
 		g.limits, g.asks, g.order = append(g.limits, cl), append(g.asks, items[i].ask), append(g.order, i)
-		g.weight += maxBatch / cl.maxBatch
-		timed = timed || cl.step == script.AlignedWindow
+		g.weight += maxBatch / cl.takes.maxBatch
+		changing = changing || cl.changing
 	}
-	slices.SortStableFunc(g.order, func(i, j int) int { return int(g.limits[i].step) - int(g.limits[j].step) })
-	if g.unrolledScript = s.unrolled.get(g.steps(), each); g.unrolledScript == nil {
+	slices.SortStableFunc(g.order, func(i, j int) int { return cmp.Compare(g.limits[i].step, g.limits[j].step) })
+	var steps []script.Step
+	for _, i := range g.order {
+		steps = append(steps, g.limits[i].step)
+	}
+	if g.queue = s.groupQueues.get(steps, each); g.queue == nil {
 		return nil
 	}
-	if !timed {
+	if !changing {
 		g.args = g.appendArgs(nil)
 	}
 	return g
 }
 
-// steps returns the steps of the group's script.
-func (g *takeGroup) steps() (list []script.Step) {
-	for _, i := range g.order {
-		list = append(list, g.limits[i].step)
-	}
-	return list
-}
-
-// unrolledScripts are the scripts of a store's groups.
-type unrolledScripts struct {
+// groupQueues are where the calls of a store's groups meet, by their scripts.
+type groupQueues struct {
 	mu   sync.Mutex
-	have map[unrolledKey]*unrolledScript
+	have map[groupSteps]*batchQueue
 }
 
-// An unrolledScript is a script of groups, and where their calls meet.
-type unrolledScript struct {
-	script *Script
-	batchQueue
-}
-
-type unrolledKey struct {
+// groupSteps are the steps of a group's script, by their names.
+type groupSteps struct {
 	steps string
 	each  bool
 }
 
-func unrolledKeyOf(steps []script.Step, each bool) unrolledKey {
-	return unrolledKey{fmt.Sprint(steps), each}
+func groupStepsOf(steps []script.Step, each bool) groupSteps {
+	return groupSteps{fmt.Sprint(steps), each}
 }
 
-// maxUnrolledScripts bounds the scripts that callers can make Redis hold by their choice of
+// maxGroupScripts bounds the scripts that callers can make Redis hold by their choice of
 // algorithms.
-const maxUnrolledScripts = 256
+const maxGroupScripts = 256
 
-// get returns the script for these steps, or nil if there are too many.
-func (u *unrolledScripts) get(steps []script.Step, each bool) *unrolledScript {
+// get returns the queue for these steps, or nil if there are too many.
+func (u *groupQueues) get(steps []script.Step, each bool) *batchQueue {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	key := unrolledKeyOf(steps, each)
-	made := u.have[key]
-	if made == nil && len(u.have) < maxUnrolledScripts {
+	key := groupStepsOf(steps, each)
+	queue := u.have[key]
+	if queue == nil && len(u.have) < maxGroupScripts {
 		if u.have == nil {
-			u.have = map[unrolledKey]*unrolledScript{}
+			u.have = map[groupSteps]*batchQueue{}
 		}
-		made = &unrolledScript{script: groupScript(steps, each), batchQueue: batchQueue{maxBatch: maxBatch}}
-		u.have[key] = made
+		queue = &batchQueue{script: groupScript(steps, each), maxBatch: maxBatch}
+		u.have[key] = queue
 	}
-	return made
+	return queue
 }
 
-// appendArgs appends the arguments of the group's script, for all keys that are left.
+// appendArgs appends a section for all keys that are left; see encode.go.
 func (g *takeGroup) appendArgs(args []string) []string {
-	args = append(args, "", "1")
-	fits := len(args) - 1
+	fits := "1"
+	if g.neverFits() {
+		fits = "0"
+	}
+	args = append(args, "", fits)
+	var room [10]string
 	for _, i := range g.order {
-		cl, at := g.limits[i], len(args)
-		args = cl.appendArgs(g.asks[i], append(args, ""))
-		n := len(args) - at - 1
+		step := g.limits[i].appendAsk(room[:0], g.asks[i])
+		n := len(step)
 		if g.asks[i].Overdraw {
 			n = -n
 		}
-		args[at] = strconv.Itoa(n)
-		if !g.each && g.asks[i].NeverFits(cl.capacity) {
-			args[fits] = "0"
-		}
+		args = append(append(args, strconv.Itoa(n)), step...)
 	}
 	return args
 }
 
-// encodeGroupArgs writes everything but the keys of a call.
-func (s *Store) encodeGroupArgs(g *takeGroup, c *Call) {
-	c.Script, c.Reply, c.Err, c.Text, c.lastErr, c.idempotent = g.script, c.Reply[:0], nil, false, nil, false
+// neverFits reports whether a TakeAll of the group is always denied.
+func (g *takeGroup) neverFits() bool {
+	for i, cl := range g.limits {
+		if !g.each && g.asks[i].NeverFits(cl.capacity) {
+			return true
+		}
+	}
+	return false
+}
+
+// encodeArgs writes everything but the keys of a call.
+func (g *takeGroup) encodeArgs(s *Store, c *Call) {
+	c.Script, c.Reply, c.Err, c.Text, c.lastErr = g.queue.script, c.Reply[:0], nil, false, nil
 	if c.Args = g.args; c.Args != nil {
 		return
 	}
@@ -174,31 +176,34 @@ func (s *Store) encodeGroupArgs(g *takeGroup, c *Call) {
 	c.Args = c.argsBuf
 }
 
-// encodeSections writes the arguments of a batch of several groups, which are sorted.
-func (s *Store) encodeSections(takes []*pendingTake, c *Call) {
-	var own Call
-	args := c.argsBuf[:0]
-	for len(takes) > 0 {
-		n := 1
-		for n < len(takes) && takes[n].group == takes[0].group {
-			n++
-		}
-		at := len(args)
-		s.encodeGroupArgs(takes[0].group, &own)
-		args = append(args, own.Args...)
-		args[at] = strconv.Itoa(n)
-		takes = takes[n:]
-	}
-	c.argsBuf, c.Args = args, args
+// A groupTake is a TakeAll or TakeEach. If it has a group it can share a script.
+type groupTake struct {
+	pending
+	items []takeAllItem
+	group *takeGroup
+	took  bool // whether the script took all
 }
 
-// submitAll sends a TakeAll or TakeEach in a batch if others of its group are in flight, and
+var groupTakePool = sync.Pool{New: func() any { return newGroupTake() }}
+
+func newGroupTake() *groupTake {
+	t := &groupTake{}
+	t.init()
+	return t
+}
+
+// release returns a take to the pool. After an error, the client may still write into it.
+func (t *groupTake) release() {
+	t.ctx, t.group, t.queue = nil, nil, nil
+	groupTakePool.Put(t)
+}
+
+// submitGroup sends a TakeAll or TakeEach in a batch if others of its queue are in flight, and
 // otherwise alone, without delay.
-func (s *Store) submitAll(ctx context.Context, t *pendingTake, ds []penstock.Decision) error {
-	t.encodeGroupKeys()
-	q := &t.group.batchQueue
-	defer q.inFlight.Add(-1)
-	if q.inFlight.Add(1) > 1 && 2*t.group.weight <= q.maxBatch && !s.batchingOff.Load() && ctx.Err() == nil {
+func (s *Store) submitGroup(ctx context.Context, t *groupTake, ds []penstock.Decision) error {
+	t.encodeKeys()
+	defer t.queue.inFlight.Add(-1)
+	if t.queue.inFlight.Add(1) > 1 {
 		if ok, err := s.sendBatched(ctx, t); ok || err != nil {
 			t.decideAll(ds, ok)
 			return err
@@ -206,23 +211,23 @@ func (s *Store) submitAll(ctx context.Context, t *pendingTake, ds []penstock.Dec
 	}
 	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
 	defer d.stop()
-	return s.sendAllAlone(d, t, ds)
+	return s.sendGroupAlone(d, t, ds)
 }
 
-// encodeGroupKeys makes a TakeAll or TakeEach ready to be sent.
-func (t *pendingTake) encodeGroupKeys() {
-	t.start, t.request = time.Now(), compiledRequest{}
+// encodeKeys makes a take ready to be sent.
+func (t *groupTake) encodeKeys() {
+	t.start, t.queue, t.weight = time.Now(), t.group.queue, t.group.weight
 	t.calls[0].Keys = t.calls[0].Keys[:0]
 	for _, i := range t.group.order {
 		t.calls[0].Keys = append(t.calls[0].Keys, t.items[i].key)
 	}
 }
 
-// sendAllAlone sends a TakeAll or TakeEach in its own script, as sendAlone does a take.
-func (s *Store) sendAllAlone(d *deadline, t *pendingTake, ds []penstock.Decision) error {
+// sendGroupAlone sends a TakeAll or TakeEach in its own script, as sendAlone does a take.
+func (s *Store) sendGroupAlone(d *deadline, t *groupTake, ds []penstock.Decision) error {
 	c := &t.calls[0]
 	for range maxClockAttempts {
-		s.encodeGroupArgs(t.group, c)
+		t.group.encodeArgs(s, c)
 		s.roundTrip(d, t.calls[:])
 		switch {
 		case c.Err != nil:
@@ -231,7 +236,7 @@ func (s *Store) sendAllAlone(d *deadline, t *pendingTake, ds []penstock.Decision
 			s.setRedisMillis(c.Reply[2])
 			continue
 		}
-		if rest, ok := t.readGroupReply(c.Reply); !ok || len(rest) > 0 {
+		if rest, ok := t.readBatch(c.Reply); !ok || len(rest) > 0 {
 			return c.unexpectedReply()
 		}
 		t.decideAll(ds, true)
@@ -240,8 +245,40 @@ func (s *Store) sendAllAlone(d *deadline, t *pendingTake, ds []penstock.Decision
 	return c.wrapError(errClockChanged)
 }
 
-// readGroupReply reads the part of a reply that belongs to one call, and returns the rest.
-func (t *pendingTake) readGroupReply(reply []int64) (rest []int64, ok bool) {
+// encodeBatch brings takes of one group together. Each group is a section.
+func (t *groupTake) encodeBatch(s *Store, takes []take, c *Call) {
+	sameGroup := func(other take) bool { return other.(*groupTake).group == takes[0].(*groupTake).group }
+	if mixed := slices.ContainsFunc(takes, func(other take) bool { return !sameGroup(other) }); mixed {
+		slices.SortStableFunc(takes, func(x, y take) int {
+			return cmp.Compare(x.(*groupTake).group.serial, y.(*groupTake).group.serial)
+		})
+		s.encodeSections(takes, c)
+	} else {
+		t.group.encodeArgs(s, c)
+	}
+	for _, t := range takes {
+		c.Keys = append(c.Keys, t.base().calls[0].Keys...)
+	}
+}
+
+// encodeSections writes the arguments of a batch of several groups, which are sorted.
+func (s *Store) encodeSections(takes []take, c *Call) {
+	var own Call
+	args := c.argsBuf[:0]
+	for len(takes) > 0 {
+		group, n := takes[0].(*groupTake).group, 1
+		for n < len(takes) && takes[n].(*groupTake).group == group {
+			n++
+		}
+		group.encodeArgs(s, &own)
+		args = append(append(args, strconv.Itoa(n)), own.Args[1:]...)
+		takes = takes[n:]
+	}
+	c.Reply, c.Err, c.Text, c.lastErr = c.Reply[:0], nil, false, nil
+	c.argsBuf, c.Args = args, args
+}
+
+func (t *groupTake) readBatch(reply []int64) (rest []int64, ok bool) {
 	if len(reply) == 0 || reply[0] != 0 && reply[0] != 1 {
 		return reply, false
 	}
@@ -251,19 +288,17 @@ func (t *pendingTake) readGroupReply(reply []int64) (rest []int64, ok bool) {
 		if it.state, rest, ok = it.limit.readStep(it.buf[:0], rest); !ok {
 			return rest, false
 		}
-		it.state = it.limit.unpack(it.state, it.ask)
+		it.state = it.limit.unpacked(it.state, it.ask)
 	}
 	return rest, true
 }
 
 // decideAll writes the decisions of a call that was answered.
-func (t *pendingTake) decideAll(ds []penstock.Decision, answered bool) {
+func (t *groupTake) decideAll(ds []penstock.Decision, answered bool) {
 	switch {
 	case !answered:
 	case t.took:
-		for i := range t.items {
-			ds[i] = t.items[i].limit.decide(t.items[i].state, t.items[i].ask)
-		}
+		takeItems(t.items, ds)
 	default:
 		denyAll(t.items, ds)
 	}

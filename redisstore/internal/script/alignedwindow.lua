@@ -13,8 +13,8 @@
 -- the script returns that time, and the caller sends the request again.
 --
 -- ARGV: cost or "all", count, 1 for AtMost or o for Overdraw or 0 or empty for neither,
---       with a colon and the units that a take keeps free, thousandths of the window to
---       live longer, the overdraft, length, offset; or an empty length, and instants
+--       with a colon and the units that a take keeps free, the overdraft, thousandths of the
+--       window to live longer, length, offset; or an empty length, and instants
 -- Returns the units used, the window's end and the time, before the step; for windows
 -- on the clock the units used and the time left, as one number if it can hold both;
 -- and the units granted.
@@ -59,7 +59,7 @@ local found, ending = used, finish
 if used > count then
   local most = count
   if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + ARGV[5], true
+    used, most, overdrawn = used - 4503599627370496, count + ARGV[4], true
   end
   if used > most then used, stale = most, true end
 end
@@ -68,7 +68,7 @@ local free, cost = count - used - keep, asked
 if ARGV.due and ARGV.due ~= finish - now then cost = 0 end -- under an ID
 if cost > free and cost > 0 then
   if how == 'o' then
-    cost = math.min(cost, math.max(free + ARGV[5], 0))
+    cost = math.min(cost, math.max(free + ARGV[4], 0))
   elseif how == '1' then
     cost = math.max(free, 0)
   else
@@ -95,7 +95,7 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+  call('SET', key, text, 'PX', left + math.floor(length * ARGV[5] / 1000))
 end
 ---------------------------------------- reply
 local both = found * (length + 1) + (ending - now) -- alone

@@ -2,4 +2,4 @@
 -- charge, because that is the delay.
 if bound then late = debt > bound end
 ----------------------------------------
-return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
+return debt, charge, how == 'o' and 0 or math.ceil(debt / unit)

@@ -13,18 +13,18 @@
 -- A key lives for twice the time that the bucket takes to fill, so that a busy key is
 -- not rewritten at every charge, and for at least a second.
 --
--- ARGV: charge, capacity; and where needed a bound, the interval if AtMost or Overdraw
---       is set, u, the overdraft if it is not the capacity, 1 for Overdraw, and what a
---       charge keeps free; each of these may be empty
+-- ARGV: charge, capacity; and where needed 1 for AtMost or o for Overdraw or 0 or empty for
+--       neither, with a colon and what a charge keeps free; the overdraft; the interval; u
+--       or empty; and a bound
 -- Returns the debt before the charge, the charge granted, and the delay.
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
-if ARGV[3] then
-  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
-  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
-  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
-  overdraft = tonumber(ARGV[6]) or capacity
-  if ARGV[8] then ceiling = capacity - ARGV[8] end
+local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
+if how then
+  if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
+  overdraft = ARGV[4] + 0
+  if how == '1' or how == 'o' then interval = ARGV[5] + 0 end
+  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+  if ARGV[7] then bound = ARGV[7] + 0 end
 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
@@ -62,7 +62,7 @@ local most, late, charge = ceiling, false, asked
 ---------------------------------------- decide
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] == '1' then
+  if how == 'o' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge

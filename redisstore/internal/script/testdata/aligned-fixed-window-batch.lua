@@ -38,7 +38,7 @@ local found, ending = used, finish
 if used > count then
   local most = count
   if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + ARGV[5], true
+    used, most, overdrawn = used - 4503599627370496, count + ARGV[4], true
   end
   if used > most then used, stale = most, true end
 end
@@ -46,7 +46,7 @@ if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used - keep, asked
 if cost > free and cost > 0 then
   if how == 'o' then
-    cost = math.min(cost, math.max(free + ARGV[5], 0))
+    cost = math.min(cost, math.max(free + ARGV[4], 0))
   elseif how == '1' then
     cost = math.max(free, 0)
   else
@@ -70,7 +70,7 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+  call('SET', key, text, 'PX', left + math.floor(length * ARGV[5] / 1000))
 end
 local both = found * (length + 1) + (ending - now) -- alone
 if clocked and ending - now <= length and both < 9007199254740992 then return both end -- alone

@@ -61,13 +61,13 @@ local function move(step, keys, own, units, due, owed, change, unit, scale)
 end
 local function step(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
-if ARGV[3] then
-  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
-  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
-  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
-  overdraft = tonumber(ARGV[6]) or capacity
-  if ARGV[8] then ceiling = capacity - ARGV[8] end
+local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
+if how then
+  if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
+  overdraft = ARGV[4] + 0
+  if how == '1' or how == 'o' then interval = ARGV[5] + 0 end
+  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+  if ARGV[7] then bound = ARGV[7] + 0 end
 end
 local key = KEYS[1]
 local rest = rest or pttl(key)
@@ -105,7 +105,7 @@ local most, late, charge = ceiling, false, asked
 if bound then late = debt > bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] == '1' then
+  if how == 'o' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -142,7 +142,7 @@ elseif charge ~= 0 or stale then
   end
 end
 ARGV.due = math.ceil(after / unit)
-return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
+return debt, charge, how == 'o' and 0 or math.ceil(debt / unit)
 end
 local costs, shared = {}, #ARGV - #KEYS / 2
 for i = 1, #KEYS / 2 do costs[i], ARGV[shared + i] = ARGV[shared + i], nil end

@@ -62,13 +62,13 @@ end
 local steps = {}
 steps.t = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
-if ARGV[3] then
-  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
-  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
-  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
-  overdraft = tonumber(ARGV[6]) or capacity
-  if ARGV[8] then ceiling = capacity - ARGV[8] end
+local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
+if how then
+  if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
+  overdraft = ARGV[4] + 0
+  if how == '1' or how == 'o' then interval = ARGV[5] + 0 end
+  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+  if ARGV[7] then bound = ARGV[7] + 0 end
 end
 local key = KEYS[1]
 local rest = rest or pttl(key)
@@ -106,7 +106,7 @@ local most, late, charge = ceiling, false, asked
 if bound then most = bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] == '1' then
+  if how == 'o' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -143,18 +143,18 @@ elseif charge ~= 0 or stale then
   end
 end
 ARGV.due = math.ceil(after / unit)
-if after <= capacity or ARGV[7] == '1' then return debt, charge, 0 end
+if after <= capacity or how == 'o' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
 steps.l = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
-if ARGV[3] then
-  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
-  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
-  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
-  overdraft = tonumber(ARGV[6]) or capacity
-  if ARGV[8] then ceiling = capacity - ARGV[8] end
+local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
+if how then
+  if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
+  overdraft = ARGV[4] + 0
+  if how == '1' or how == 'o' then interval = ARGV[5] + 0 end
+  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+  if ARGV[7] then bound = ARGV[7] + 0 end
 end
 local key = KEYS[1]
 local rest = rest or pttl(key)
@@ -192,7 +192,7 @@ local most, late, charge = ceiling, false, asked
 if bound then late = debt > bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] == '1' then
+  if how == 'o' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -229,7 +229,7 @@ elseif charge ~= 0 or stale then
   end
 end
 ARGV.due = math.ceil(after / unit)
-return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
+return debt, charge, how == 'o' and 0 or math.ceil(debt / unit)
 end
 steps.f = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
@@ -330,7 +330,7 @@ local found, ending = used, finish
 if used > count then
   local most = count
   if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + ARGV[5], true
+    used, most, overdrawn = used - 4503599627370496, count + ARGV[4], true
   end
   if used > most then used, stale = most, true end
 end
@@ -339,7 +339,7 @@ local free, cost = count - used - keep, asked
 if ARGV.due and ARGV.due ~= finish - now then cost = 0 end
 if cost > free and cost > 0 then
   if how == 'o' then
-    cost = math.min(cost, math.max(free + ARGV[5], 0))
+    cost = math.min(cost, math.max(free + ARGV[4], 0))
   elseif how == '1' then
     cost = math.max(free, 0)
   else
@@ -365,7 +365,7 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  set(key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+  set(key, text, 'PX', left + math.floor(length * ARGV[5] / 1000))
 end
 return {found, ending, now}, cost, 0
 end

@@ -13,13 +13,13 @@ local instant = redis.call('TIME')
 local ARGV1, overdraws1 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
 at = at + 1 + #ARGV1
 local call1, asked1, capacity1 = redis.call, ARGV1[1] + 0, ARGV1[2] + 0
-local unit1, mark1, bound1, interval1, overdraft1, ceiling1 = 1000000, '', false, false, capacity1, capacity1
-if ARGV1[3] then
-  if ARGV1[3] ~= '' then bound1 = ARGV1[3] + 0 end
-  if ARGV1[4] ~= '' then interval1 = ARGV1[4] + 0 end
-  if ARGV1[5] == 'u' then unit1, mark1 = 1000, 'u' end
-  overdraft1 = tonumber(ARGV1[6]) or capacity1
-  if ARGV1[8] then ceiling1 = capacity1 - ARGV1[8] end
+local unit1, mark1, how1, bound1, interval1, overdraft1, ceiling1 = 1000000, '', ARGV1[3], false, false, capacity1, capacity1
+if how1 then
+  if #how1 > 1 then how1, ceiling1 = string.sub(how1, 1, 1), capacity1 - string.sub(how1, 3) end
+  overdraft1 = ARGV1[4] + 0
+  if how1 == '1' or how1 == 'o' then interval1 = ARGV1[5] + 0 end
+  if ARGV1[6] == 'u' then unit1, mark1 = 1000, 'u' end
+  if ARGV1[7] then bound1 = ARGV1[7] + 0 end
 end
 local ARGV2, overdraws2 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
 at = at + 1 + #ARGV2
@@ -86,7 +86,7 @@ local most1, late1, charge1 = ceiling1, false, asked1
 if bound1 then most1 = bound1 end
 if interval1 and charge1 > 0 then
   local free1 = 0
-  if ARGV1[7] == '1' then
+  if how1 == 'o' then
     free1 = math.max(math.floor((capacity1 + overdraft1 - debt1) / interval1), 0) * interval1
     charge1, late1 = math.min(charge1, free1), false
     most1 = debt1 + charge1
@@ -116,7 +116,7 @@ local found2, ending2 = used2, finish2
 if used2 > count2 then
   local most2 = count2
   if used2 >= 4503599627370496 then
-    used2, most2, overdrawn2 = used2 - 4503599627370496, count2 + ARGV2[5], true
+    used2, most2, overdrawn2 = used2 - 4503599627370496, count2 + ARGV2[4], true
   end
   if used2 > most2 then used2, stale2 = most2, true end
 end
@@ -124,7 +124,7 @@ if finish2 > now2 + length2 then finish2, stale2 = now2 + length2, true end
 local free2, cost2 = count2 - used2 - keep2, asked2
 if cost2 > free2 and cost2 > 0 then
   if how2 == 'o' then
-    cost2 = math.min(cost2, math.max(free2 + ARGV2[5], 0))
+    cost2 = math.min(cost2, math.max(free2 + ARGV2[4], 0))
   elseif how2 == '1' then
     cost2 = math.max(free2, 0)
   else
@@ -209,7 +209,7 @@ elseif charge1 ~= 0 or stale1 then
     call1('SET', key1, moved1, 'PX', ttl1)
   end
 end
-if after1 <= capacity1 or ARGV1[7] == '1' then reply1 = debt1, charge1, 0 else
+if after1 <= capacity1 or how1 == 'o' then reply1 = debt1, charge1, 0 else
 reply1 = debt1, charge1, math.ceil((after1 - capacity1) / unit1)
 end 
 end
@@ -229,7 +229,7 @@ elseif cost2 ~= 0 or stale2 then
   if not overdrawn2 and finish2 % 1000 == 0 and finish2 >= 1000000000000 and finish2 < 9223372036000 and after2 < 1000000000 then
     text2 = string.format('%.0f%09.0f', finish2 / 1000, after2)
   end
-  call2('SET', key2, text2, 'PX', left2 + math.floor(length2 * ARGV2[4] / 1000))
+  call2('SET', key2, text2, 'PX', left2 + math.floor(length2 * ARGV2[5] / 1000))
 end
 local both2 = found2 * (length2 + 1) + (ending2 - now2)
 if clocked2 and ending2 - now2 <= length2 and both2 < 9007199254740992 then reply2 = both2 else

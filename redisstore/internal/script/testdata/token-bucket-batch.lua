@@ -1,11 +1,11 @@
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
-if ARGV[3] then
-  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
-  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
-  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
-  overdraft = tonumber(ARGV[6]) or capacity
-  if ARGV[8] then ceiling = capacity - ARGV[8] end
+local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
+if how then
+  if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
+  overdraft = ARGV[4] + 0
+  if how == '1' or how == 'o' then interval = ARGV[5] + 0 end
+  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+  if ARGV[7] then bound = ARGV[7] + 0 end
 end
 local function step(key, i)
 local rest = call('PTTL', key)
@@ -42,7 +42,7 @@ local most, late, charge = ceiling, false, asked
 if bound then most = bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] == '1' then
+  if how == 'o' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -77,7 +77,7 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-if after <= capacity or ARGV[7] == '1' then return debt, charge, 0 end
+if after <= capacity or how == 'o' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
 local all, n = {}, 0

@@ -20,12 +20,12 @@ type benchResult struct {
 	Allowed   int64          `json:"allowed"`
 	Denied    int64          `json:"denied"`
 	PerSecond float64        `json:"per_second"`
-	Mean      int64          `json:"mean_ns"`
-	P50       int64          `json:"p50_ns"`
-	P90       int64          `json:"p90_ns"`
-	P99       int64          `json:"p99_ns"`
-	P999      int64          `json:"p999_ns"`
-	Max       int64          `json:"max_ns"`
+	Mean      time.Duration  `json:"mean_ns"`
+	P50       time.Duration  `json:"p50_ns"`
+	P90       time.Duration  `json:"p90_ns"`
+	P99       time.Duration  `json:"p99_ns"`
+	P999      time.Duration  `json:"p999_ns"`
+	Max       time.Duration  `json:"max_ns"`
 	Histogram []histogramRow `json:"histogram"`
 	Error     string         `json:"error,omitempty"` // a key with a wrong number of units allowed
 }
@@ -56,8 +56,8 @@ func (b *benchRun) result(all *histogram) benchResult {
 		API: b.api, Addr: b.addr, Callers: b.callers, Pipeline: b.pipeline, Keys: b.keys, Units: b.units,
 		Seconds: elapsed.Seconds(), Requests: requests, Allowed: allowed, Denied: requests - allowed,
 		PerSecond: float64(requests) / elapsed.Seconds(),
-		Mean:      int64(all.mean()), P50: int64(all.quantile(.5)), P90: int64(all.quantile(.9)),
-		P99: int64(all.quantile(.99)), P999: int64(all.quantile(.999)), Max: all.max.Load(),
+		Mean:      all.mean(), P50: all.quantile(.5), P90: all.quantile(.9),
+		P99: all.quantile(.99), P999: all.quantile(.999), Max: time.Duration(all.max.Load()),
 		Histogram: all.rows(), Error: b.checkCounts(elapsed),
 	}
 }
@@ -65,8 +65,8 @@ func (b *benchRun) result(all *histogram) benchResult {
 func (r benchResult) print(w io.Writer, all *histogram) {
 	fmt.Fprintf(w, "%s at %s, %s, %s\n", r.API, r.Addr, plural(r.Callers, "caller"), plural(r.Keys, "key"))
 	all.draw(w)
-	fmt.Fprintf(w, "p50 %s  p90 %s  p99 %s  p99.9 %s  max %s\n", shortDuration(time.Duration(r.P50)), shortDuration(time.Duration(r.P90)),
-		shortDuration(time.Duration(r.P99)), shortDuration(time.Duration(r.P999)), shortDuration(time.Duration(r.Max)))
+	fmt.Fprintf(w, "p50 %s  p90 %s  p99 %s  p99.9 %s  max %s\n", shortDuration(r.P50), shortDuration(r.P90),
+		shortDuration(r.P99), shortDuration(r.P999), shortDuration(r.Max))
 	fmt.Fprintf(w, "%d requests in %.1fs, %.0f/s; %d allowed, %d denied\n", r.Requests, r.Seconds, r.PerSecond, r.Allowed, r.Denied)
 	if r.Error != "" {
 		fmt.Fprintln(w, "error:", r.Error)

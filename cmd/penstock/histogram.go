@@ -103,20 +103,21 @@ type histogramRow struct {
 // rows returns the counts in steps of 1, 2, 5, 10 and so on, from the first to the last
 // row that is not empty.
 func (h *histogram) rows() (rows []histogramRow) {
-	r, last := histogramRow{Below: 1000}, 0
+	r := histogramRow{Below: 1000}
 	for i := range h.counts {
-		for i < len(h.counts)-1 && int64(bucketEnd(i)) > r.Below && r.Below < int64(time.Hour) {
+		n := h.counts[i].Load()
+		for n > 0 && int64(bucketEnd(i)) > r.Below && r.Below < int64(time.Hour) {
 			if r.Count > 0 || len(rows) > 0 {
 				rows = append(rows, r)
 			}
 			r = histogramRow{Below: nextRowEnd(r.Below)}
 		}
-		if n := h.counts[i].Load(); n > 0 {
-			r.Count += n
-			last = len(rows) + 1
-		}
+		r.Count += n
 	}
-	return append(rows, r)[:last]
+	if r.Count > 0 {
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // nextRowEnd returns the number after n in 1, 2, 5, 10, 20, 50 …

@@ -244,12 +244,3 @@ func timeOr(t time.Time, zero string) string {
 	}
 	return t.Format(time.RFC3339)
 }
-
-// printable returns a text without what a terminal could act on.
-func printable(text string) string {
-	quoted := fmt.Sprintf("%+q", text)
-	if plain := quoted[1 : len(quoted)-1]; plain == text {
-		return text
-	}
-	return fmt.Sprintf("%q", text)
-}

@@ -54,9 +54,9 @@ func (f *topFrame) yellow(text string) string { return f.paint("33", text) }
 func (f *topFrame) header() []string {
 	l := &f.live
 	up := l.Time.Sub(l.Started).Truncate(time.Second)
-	text := fmt.Sprintf("penstock %s  %s  up %v  %s", printableText(l.Version), printableText(l.Daemon), up, l.Time.Format(time.TimeOnly))
+	text := fmt.Sprintf("penstock %s  %s  up %v  %s", printable(l.Version), printable(l.Daemon), up, l.Time.Format(time.TimeOnly))
 	if l.Scope == observe.ScopeAll {
-		text = fmt.Sprintf("penstock  all %d daemons, seen by %s  %s", len(l.Daemons), printableText(l.Daemon), l.Time.Format(time.TimeOnly))
+		text = fmt.Sprintf("penstock  all %d daemons, seen by %s  %s", len(l.Daemons), printable(l.Daemon), l.Time.Format(time.TimeOnly))
 	}
 	return []string{f.bold(f.cut(text))}
 }
@@ -65,20 +65,16 @@ func (f *topFrame) header() []string {
 func (f *topFrame) warnings() (lines []string) {
 	s := &f.live.Store
 	if s.Degraded {
-		reasons := make([]string, len(s.Reasons))
-		for i, r := range s.Reasons {
-			reasons[i] = printableText(r)
-		}
-		lines = append(lines, f.red(f.cut("decided without the store: "+strings.Join(reasons, "; "))))
+		lines = append(lines, f.red(f.cut("decided without the store: "+printable(strings.Join(s.Reasons, "; ")))))
 	}
 	for _, loss := range s.StateLosses {
 		if loss.Count > 0 {
-			lines = append(lines, f.yellow(fmt.Sprintf("the store lost state %d times (%s)", loss.Count, printableText(loss.Reason))))
+			lines = append(lines, f.yellow(fmt.Sprintf("the store lost state %d times (%s)", loss.Count, printable(loss.Reason))))
 		}
 	}
 	for _, d := range f.live.Daemons {
 		if d.Missing {
-			lines = append(lines, f.yellow(f.cut("no news from "+printableText(d.Name))))
+			lines = append(lines, f.yellow(f.cut("no news from "+printable(d.Name))))
 		}
 	}
 	return lines
@@ -114,7 +110,7 @@ func (f *topFrame) redIf(bad bool, text string) string {
 
 func (f *topFrame) store() string {
 	s, p := &f.live.Store, &f.live.Process
-	text := "store " + printableText(s.Kind)
+	text := "store " + printable(s.Kind)
 	if m := s.Memory; m != nil {
 		text += fmt.Sprintf(": %s of %s keys, %s of logs", count(uint64(m.Keys)), count(uint64(m.MaxKeys)), bytesText(uint64(m.Bytes)))
 		if m.Overflow > 0 {
@@ -136,7 +132,7 @@ func (f *topFrame) store() string {
 func (f *topFrame) listeners() (lines []string) {
 	for _, l := range f.live.Listeners {
 		lines = append(lines, fmt.Sprintf("%-6s %6d connections  %12s calls  50%% %-8s 90%% %-8s 99%% %s",
-			printableText(l.Name), l.Connections, count(l.Calls), latency(l.P50), latency(l.P90), latency(l.P99)))
+			printable(l.Name), l.Connections, count(l.Calls), latency(l.P50), latency(l.P90), latency(l.P99)))
 	}
 	return lines
 }
@@ -147,12 +143,12 @@ func (f *topFrame) rules() []string {
 	title := fmt.Sprintf("%10s %8s %8s  %-*s  %s", "DECISIONS/s", "DENIED", "SHADOW", steps, "LAST "+strings.ToUpper(string(f.live.Window)), "RULE")
 	lines := []string{f.bold(title)}
 	for _, r := range f.live.Rules {
-		name := printableText(r.Name)
+		name := printable(r.Name)
 		if name == "" {
 			name = "(limits in requests)"
 		}
 		if r.Limit != "" {
-			name += "  " + f.dim(printableText(withoutName(r.Limit)))
+			name += "  " + f.dim(printable(withoutName(r.Limit)))
 		}
 		lines = append(lines, fmt.Sprintf("%11s %s %8s  %-*s  %s", rate(r.Rate),
 			f.redIf(r.DeniedShare > 0, fmt.Sprintf("%8s", percent(r.DeniedShare))), percent(r.ShadowShare),
@@ -177,9 +173,9 @@ func (f *topFrame) keys() []string {
 	}
 	lines := []string{about, f.bold(fmt.Sprintf("%12s %8s %10s  %-28s %s", strings.ToUpper(what), "SHARE", "SHADOWED", "RULE", "KEY"))}
 	for _, k := range t.Keys {
-		rule := printableText(k.Rule)
+		rule := printable(k.Rule)
 		if rule == "" {
-			rule = printableText(k.Limit)
+			rule = printable(k.Limit)
 		}
 		lines = append(lines, fmt.Sprintf("%12s %8s %10s  %-28s %s", count(k.Guaranteed), percent(k.Share), count(k.Shadowed), rule, keyText(&k)))
 	}
@@ -187,9 +183,9 @@ func (f *topFrame) keys() []string {
 }
 
 func keyText(k *observe.TopKey) string {
-	text := printableText(k.Key)
+	text := printable(k.Key)
 	if k.KeyBase64 != "" {
-		text = "base64:" + printableText(k.KeyBase64)
+		text = "base64:" + printable(k.KeyBase64)
 	}
 	if k.Truncated {
 		text += "…"
@@ -206,8 +202,8 @@ func (f *topFrame) cut(line string) string {
 	return string(runes[:f.width-1]) + "…"
 }
 
-// printableText escapes what a terminal could act on: keys are texts of remote callers.
-func printableText(text string) string {
+// printable escapes what a terminal could act on: keys are texts of remote callers.
+func printable(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
 		return text
 	}

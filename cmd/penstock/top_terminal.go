@@ -98,7 +98,7 @@ func (t *topCommand) draw(ctx context.Context, at *connection, screen *os.File) 
 	}
 	frame, err := t.fetch(ctx, at)
 	frame.width, frame.color = width, wantsColor(screen)
-	lines := []string{printableText(fmt.Sprint(err))}
+	lines := []string{printable(fmt.Sprint(err))}
 	if err == nil {
 		lines = frame.lines()
 	}

@@ -107,7 +107,7 @@ func TestTopEscapesHostileText(t *testing.T) {
 			t.Errorf("%q has a character that does not print", line)
 		}
 	}
-	if got := printableText(`<img src="x">`); got != `<img src="x">` {
+	if got := printable(`<img src="x">`); got != `<img src="x">` {
 		t.Errorf("got %s, want it as it is", got)
 	}
 }

@@ -135,8 +135,19 @@ func (c *Client) do(ctx context.Context, to string, t TakeRequest) (TakeResponse
 // TakeEach implements [penstock.BatchStore], with one HTTP request for up to 64
 // requests, or as many as fit into the body of one.
 func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	return c.takeList(ctx, "each", penstock.ValidateEach, rs, ds)
+}
+
+// TakeAll implements [penstock.AtomicStore], for up to 64 requests.
+func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	return c.takeList(ctx, "all", penstock.ValidateAll, rs, ds)
+}
+
+func (c *Client) takeList(ctx context.Context, mode string, validate func([]penstock.Request, []penstock.Decision) error,
+	rs []penstock.Request, ds []penstock.Decision,
+) error {
 	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
-	if err := penstock.ValidateEach(rs, ds); err != nil {
+	if err := validate(rs, ds); err != nil {
 		return err
 	}
 	bodies, err := encodeAll(rs)
@@ -144,8 +155,11 @@ func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 		return err // before any request is charged
 	}
 	for len(rs) > 0 {
-		n := firstList(rs, bodies)
-		if err := c.postList(ctx, "each", rs[:n], bodies[:n], ds); err != nil {
+		n := len(rs)
+		if mode == "each" {
+			n = firstList(rs, bodies)
+		}
+		if err := c.postList(ctx, mode, rs[:n], bodies[:n], ds); err != nil {
 			return err
 		}
 		rs, bodies, ds = rs[n:], bodies[n:], ds[n:]
@@ -164,22 +178,6 @@ func firstList(rs []penstock.Request, bodies []json.RawMessage) int {
 		n++
 	}
 	return n
-}
-
-// TakeAll implements [penstock.AtomicStore], for up to 64 requests.
-func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
-	if err := penstock.ValidateAll(rs, ds); err != nil {
-		return err
-	}
-	if len(rs) == 0 {
-		return nil
-	}
-	bodies, err := encodeAll(rs)
-	if err != nil {
-		return err
-	}
-	return c.postList(ctx, "all", rs, bodies, ds)
 }
 
 // encodeAll returns the JSON of each request.

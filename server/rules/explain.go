@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,14 +60,11 @@ func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 
 // listDomains returns the names of all domains for a message.
 func (s *Set) listDomains() string {
-	names := make([]string, 0, len(s.domains))
-	for _, d := range s.Domains() {
-		names = append(names, excerpt(d.Name))
+	names := s.DomainNames()
+	for i, name := range names {
+		names[i] = excerpt(name)
 	}
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
 // trace repeats the steps of Match and records the reasons.

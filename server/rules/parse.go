@@ -28,7 +28,7 @@ func ParseMerged(files ...File) (*Set, error) { return parse(files, true) }
 
 // parse returns the rules of files. With merge, several files may add to one domain.
 func parse(files []File, merge bool) (*Set, error) {
-	p := &parser{set: &Set{domains: map[string]*Domain{}}, merge: merge}
+	p := &parser{set: &Set{domains: map[string]*Domain{}}, mergeDomains: merge, kinds: kindsByName, limits: map[string]penstock.Limit{}}
 	if len(files) > MaxFiles {
 		return nil, Errors{{File: files[MaxFiles].Name, Reason: fmt.Sprintf("too many rule files: at most %d are allowed", MaxFiles)}}
 	}
@@ -49,15 +49,17 @@ func parse(files []File, merge bool) (*Set, error) {
 // A parser builds a set from files. It continues after a problem, to report all of
 // them; the set is then not used.
 type parser struct {
-	set      *Set
-	merge    bool
-	problems problems
-	warnings problems
-	nodes    int
+	set          *Set
+	mergeDomains bool
+	kinds        map[string]fieldKind // all fields, by name
+	problems     problems
+	warnings     problems
+	nodes        int                       // of YAML, read so far
+	limits       map[string]penstock.Limit // parsed so far, by text: many rules share a few
 }
 
 func (p *parser) parseFile(f File) {
-	r := &reader{file: f.Name, problems: &p.problems, warnings: &p.warnings, nodes: &p.nodes, kinds: kindsByName, limits: map[string]penstock.Limit{}}
+	r := &reader{parser: p, file: f.Name}
 	if len(f.Text) > MaxFileBytes {
 		r.fail(0, "file has %d bytes: at most %d are allowed", len(f.Text), MaxFileBytes)
 		return
@@ -75,43 +77,43 @@ func (p *parser) parseFile(f File) {
 	case root.Kind != yaml.MappingNode:
 		r.failType(field{name: "the file", line: root.Line, value: root}, "a map with domain and descriptors")
 	default:
-		p.parseRoot(r, root)
+		r.parseRoot(root)
 	}
 }
 
 const emptyDomain = "config file cannot have empty domain: add domain: NAME"
 
 // parseRoot reads the top-level fields of a file.
-func (p *parser) parseRoot(r *reader, n *yaml.Node) {
-	before := p.problems.count()
+func (r *reader) parseRoot(n *yaml.Node) {
+	before := r.problems.count()
 	d := r.newDraft(n.Line)
 	d.readMap(r.resolveAlias(n), atTop)
-	if d.domain == "" && p.problems.count() > before {
+	if d.domain == "" && r.problems.count() > before {
 		return // domain may be there but misspelt, which is reported already
 	}
-	domain := p.addDomain(r, d.line, d.domain)
+	domain := r.addDomain(d.line, d.domain)
 	if domain == nil {
 		return
 	}
 	domain.CompatEnvoy = domain.CompatEnvoy || d.compatEnvoy
-	p.parseDescriptors(d, &domain.top, rootPath(d.domain))
+	d.parseDescriptors(&domain.top, rootPath(d.domain))
 }
 
 // addDomain returns the domain of that name, or nil after reporting a problem.
-func (p *parser) addDomain(r *reader, line int, name string) *Domain {
+func (r *reader) addDomain(line int, name string) *Domain {
 	if name == "" {
 		r.fail(line, emptyDomain)
 		return nil
 	}
-	d, ok := p.set.domains[name]
-	if ok && !p.merge {
+	d, ok := r.set.domains[name]
+	if ok && !r.mergeDomains {
 		r.fail(line, "duplicate domain '%s' in config file, first defined in %s: use one file for it, or set merge-domains",
 			excerpt(name), location(d.File, d.Line))
 		return nil
 	}
 	if !ok {
 		d = &Domain{Name: name, File: r.file, Line: line}
-		p.set.domains[name] = d
+		r.set.domains[name] = d
 	}
 	return d
 }

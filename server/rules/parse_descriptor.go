@@ -32,20 +32,20 @@ func (p path) child(n *node) path {
 }
 
 // parseDescriptors adds the descriptors below a draft to a list of nodes.
-func (p *parser) parseDescriptors(above *draft, into *nodeList, at path) {
-	if above.children.value == nil || above.tooDeep(above.children.line, at.depth) {
+func (d *draft) parseDescriptors(into *nodeList, at path) {
+	if d.children.value == nil || d.tooDeep(d.children.line, at.depth) {
 		return
 	}
-	for _, m := range above.listOfMaps(above.children) {
-		p.parseDescriptor(above.reader, m, into, at)
+	for _, m := range d.listOfMaps(d.children) {
+		d.parseDescriptor(m, into, at)
 	}
 }
 
 // parseDescriptor adds one descriptor, with its children, to a list of nodes.
-func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path) {
-	before := p.problems.count()
+func (r *reader) parseDescriptor(m field, into *nodeList, above path) {
+	before := r.problems.count()
 	d := r.readDescriptor(m, above.depth)
-	valid := p.problems.count() == before
+	valid := r.problems.count() == before
 	if d.key == "" {
 		if valid {
 			r.fail(d.line, "descriptor has empty key: add key: NAME")
@@ -61,9 +61,9 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 	here := above.child(n)
 	switch {
 	case d.hasLimit && valid:
-		n.rule = p.addRule(d, string(here.name))
+		n.rule = d.addRule(string(here.name))
 	case d.sharesLimit && valid:
-		n.rule, n.sharesLimit = p.addSharingRule(d, string(here.name), above.rule), true
+		n.rule, n.sharesLimit = d.addSharingRule(string(here.name), above.rule), true
 	}
 	if here.rule = n.rule; n.rule != nil {
 		n.rule.setMetric(here.nodes, d.detailedMetric)
@@ -72,7 +72,7 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 		r.fail(d.line, "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", excerpt(n.joined))
 	}
 	into.add(n)
-	p.parseDescriptors(d, &n.children, here)
+	d.parseDescriptors(&n.children, here)
 }
 
 // readDescriptor reads the fields of a descriptor. Those that Envoy's format lacks are read last,

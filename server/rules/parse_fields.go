@@ -95,7 +95,7 @@ var fieldKinds = []fieldKind{
 	{"hold", ourLimit, func(d *draft, f field) { d.rule.Hold = d.hold(f) }},
 }
 
-// kindsByName are the fieldKinds. Readers of fields use it as reader.kinds: Go allows no table
+// kindsByName are the fieldKinds. Readers of fields use it as parser.kinds: Go allows no table
 // whose functions refer to it.
 var kindsByName = func() map[string]fieldKind {
 	kinds := map[string]fieldKind{}

@@ -22,7 +22,7 @@ func (k keptUnits) of(capacity int64) int64 {
 
 // addRule adds the rule of a descriptor to the set. Its limit is meaningless if a
 // problem was reported, but then the set is not used.
-func (p *parser) addRule(d *draft, name string) *Rule {
+func (d *draft) addRule(name string) *Rule {
 	rule := d.rule
 	rule.Name, rule.CountedBy, rule.File, rule.Line = name, name, d.file, d.limitLine
 	if d.checkCombination() && !rule.Unlimited {
@@ -31,12 +31,12 @@ func (p *parser) addRule(d *draft, name string) *Rule {
 		rule.setUnit()
 		d.setKeepFree(&rule)
 	}
-	return p.set.add(&rule)
+	return d.set.add(&rule)
 }
 
 // addSharingRule adds the rule of a descriptor that keeps units of the limit above it free.
 // It differs from that rule only in its name and in what it keeps.
-func (p *parser) addSharingRule(d *draft, name string, above *Rule) *Rule {
+func (d *draft) addSharingRule(name string, above *Rule) *Rule {
 	if above == nil || above.Unlimited {
 		d.fail(d.lineOf("keep_free"), "'keep_free' needs a limit: add rate_limit or limit to this descriptor, or to the one above it")
 		return nil
@@ -47,7 +47,7 @@ func (p *parser) addSharingRule(d *draft, name string, above *Rule) *Rule {
 	rule.keepFree, rule.metric = d.rule.keepFree, nil
 	rule.Penalty = nil // a request that keeps units free is denied for the sake of others
 	d.setKeepFree(&rule)
-	return p.set.add(&rule)
+	return d.set.add(&rule)
 }
 
 func (s *Set) add(r *Rule) *Rule {
@@ -110,13 +110,13 @@ func (d *draft) parseLimitText() penstock.Limit {
 }
 
 // parseLimit parses the text of a limit, each text once.
-func (r *reader) parseLimit(text string) (penstock.Limit, error) {
-	if l, ok := r.limits[text]; ok {
+func (p *parser) parseLimit(text string) (penstock.Limit, error) {
+	if l, ok := p.limits[text]; ok {
 		return l, nil
 	}
 	l, err := penstock.ParseLimit(text)
 	if err == nil {
-		r.limits[text] = l
+		p.limits[text] = l
 	}
 	return l, err
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
@@ -20,12 +19,8 @@ const (
 
 // A reader reads the YAML of one file.
 type reader struct {
-	file     string
-	problems *problems
-	warnings *problems
-	nodes    *int                      // read so far, in all files
-	kinds    map[string]fieldKind      // all fields, by name
-	limits   map[string]penstock.Limit // parsed before, by text: many rules share a few
+	*parser
+	file string
 }
 
 // A field is one key of a YAML map, with its value.
@@ -79,11 +74,11 @@ var nullNode = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
 // resolveAlias returns a node, or the one it is an alias of; or the null node when too
 // many nodes have been read. Every node is read through it.
 func (r *reader) resolveAlias(n *yaml.Node) *yaml.Node {
-	*r.nodes++
-	if *r.nodes == maxNodes {
+	r.nodes++
+	if r.nodes == maxNodes {
 		r.fail(n.Line, "more than %d YAML nodes in all files, with aliases expanded", maxNodes)
 	}
-	if *r.nodes >= maxNodes {
+	if r.nodes >= maxNodes {
 		return nullNode
 	}
 	if n.Kind == yaml.AliasNode {

@@ -61,7 +61,7 @@ func scanPath(path string) *scan {
 // visit adds the file or directory at a path. Error messages use name, which is the
 // path as the user wrote it.
 func (s *scan) visit(name, path string, depth int) {
-	target, info, err := s.resolveLinks(path)
+	target, info, err := s.resolve(path, new(int))
 	switch {
 	case err != nil:
 		s.err = fmt.Errorf("%s: %w", name, withoutPath(err))
@@ -106,58 +106,41 @@ func ignored(name string) bool {
 	return name[0] == '.' || strings.HasSuffix(name, "~") || name[0] == '#'
 }
 
-// resolveLinks returns a path with all links resolved, and its file info. It marks every
-// name on the way as one to watch.
-func (s *scan) resolveLinks(path string) (string, fs.FileInfo, error) {
-	at, rest := splitRoot(path)
-	info, err := os.Lstat(at)
-	for links := 0; err == nil && len(rest) > 0; {
-		name := rest[0]
-		rest = rest[1:]
-		if name == ".." {
-			at = filepath.Dir(at)
-			continue
-		}
+// resolve returns a path with all links resolved, and its file info. It marks every name on
+// the way as one to watch, and counts the links.
+func (s *scan) resolve(path string, links *int) (string, fs.FileInfo, error) {
+	path = strings.TrimRight(path, separator)
+	if path == filepath.VolumeName(path) {
+		info, err := os.Lstat(path + separator)
+		return path + separator, info, err
+	}
+	dir, name := filepath.Split(path)
+	at, info, err := s.resolve(dir, links)
+	if err != nil || name == "." {
+		return at, info, err
+	}
+	next := filepath.Join(at, name)
+	if name != ".." {
 		s.watchName(at, name)
-		next := filepath.Join(at, name)
-		if info, err = os.Lstat(next); err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			at = next
-			continue
-		}
-		if links++; links > maxLinks {
-			return at, nil, fmt.Errorf("more than %d symbolic links in the path", maxLinks)
-		}
-		s.stamps.WriteString(stamp(info))
-		at, rest, err = followLink(at, next, rest)
 	}
-	return at, info, err
+	if info, err = os.Lstat(next); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return next, info, err
+	}
+	if *links++; *links > maxLinks {
+		return next, nil, fmt.Errorf("more than %d symbolic links in the path", maxLinks)
+	}
+	s.stamps.WriteString(stamp(info))
+	target, err := os.Readlink(next)
+	if err != nil {
+		return next, nil, err
+	}
+	if !filepath.IsAbs(target) {
+		target = at + separator + target
+	}
+	return s.resolve(target, links)
 }
 
-// followLink returns the directory in which to continue after a link, and the rest of
-// the path from there.
-func followLink(at, link string, rest []string) (string, []string, error) {
-	target, err := os.Readlink(link)
-	if filepath.IsAbs(target) {
-		root, parts := splitRoot(target)
-		return root, append(parts, rest...), err
-	}
-	return at, append(splitPath(target), rest...), err
-}
-
-func splitRoot(path string) (root string, parts []string) {
-	volume := filepath.VolumeName(path)
-	return volume + string(filepath.Separator), splitPath(path[len(volume):])
-}
-
-// splitPath returns the names in a path, without empty ones and ".".
-func splitPath(path string) (parts []string) {
-	for part := range strings.SplitSeq(filepath.ToSlash(path), "/") {
-		if part != "" && part != "." {
-			parts = append(parts, part)
-		}
-	}
-	return parts
-}
+const separator = string(filepath.Separator)
 
 // watchName marks a name in a directory as one to watch.
 func (s *scan) watchName(dir, name string) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/envoy/rlqs"
@@ -149,7 +150,7 @@ func (s *Server) connLimits(listener string, secure bool) connlimit.Options {
 }
 
 func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
-	c, envoy := s.config, s.config.envoyOptions()
+	c := s.config
 	requests, err := s.newRequestLog(l.name)
 	if err != nil {
 		return nil, err
@@ -161,17 +162,15 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 			return nil, err
 		}
 		return rls.New(s.engine, &rls.Options{
-			Services: services,
-			Envoy:    envoy, TLS: tlsConfig, ObserveLatency: s.observeRPC(l.name), Requests: requests, Audit: s.audit,
+			ServiceOptions: s.envoyOptions(s.observeRPC(l.name), requests), Services: services, TLS: tlsConfig,
 			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
 		})
 	case "http":
+		observe := s.metrics.observeLatency(l.name)
+		envoy := s.envoyOptions(observe, requests)
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests, Audit: s.audit,
-			DecisionTime: c.RedisTimeout,
-			EnvoyJSON: rls.NewJSONHandler(s.engine, &rls.JSONOptions{
-				Responses: envoy, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests, Audit: s.audit,
-			}),
+			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Ready: s.ready, ObserveLatency: observe, Log: s.log, Requests: requests, Audit: s.audit,
+			DecisionTime: c.RedisTimeout, EnvoyJSON: rls.NewService(s.engine, &envoy),
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -229,13 +228,12 @@ func (s *Server) newRequestLog(api string) (*requestlog.Log, error) {
 	})
 }
 
-// envoyOptions returns what responses to Envoy contain besides the codes.
-func (c *Config) envoyOptions() rls.ResponseOptions {
-	return rls.ResponseOptions{
-		Headers:         c.EnvoyHeaders,
-		LimitHeader:     c.EnvoyHeaderNames[0],
-		RemainingHeader: c.EnvoyHeaderNames[1],
-		ResetHeader:     c.EnvoyHeaderNames[2],
-		DynamicMetadata: c.EnvoyMetadata,
+// envoyOptions returns the options of Envoy's rate limit service on a listener.
+func (s *Server) envoyOptions(observe func(time.Duration), requests *requestlog.Log) rls.ServiceOptions {
+	names := s.config.EnvoyHeaderNames
+	return rls.ServiceOptions{
+		Headers: s.config.EnvoyHeaders, LimitHeader: names[0], RemainingHeader: names[1], ResetHeader: names[2],
+		DynamicMetadata: s.config.EnvoyMetadata,
+		ObserveLatency:  observe, Requests: requests, Audit: s.audit,
 	}
 }

@@ -52,7 +52,7 @@ func compact(t *testing.T, text string) string {
 
 func TestEnvoyJSONResponses(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
-		server := newServerForEnvoy(t, envoyEngine(t, store), nil, rls.ResponseOptions{Headers: true})
+		server := newServerForEnvoy(t, envoyEngine(t, store), nil, rls.ServiceOptions{Headers: true})
 		base := serve(t, server)
 		body := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
 		for i, want := range []string{

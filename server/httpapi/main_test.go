@@ -108,19 +108,18 @@ func newEngine(t testing.TB, store penstock.Store, o *engine.Options) *engine.En
 // newServer returns a server without a listener, with /json as the daemon has it.
 func newServer(t testing.TB, e *engine.Engine, o *httpapi.Options) *httpapi.Server {
 	t.Helper()
-	return newServerForEnvoy(t, e, o, rls.ResponseOptions{})
+	return newServerForEnvoy(t, e, o, rls.ServiceOptions{})
 }
 
 // newServerForEnvoy is newServer with options of /json.
-func newServerForEnvoy(t testing.TB, e *engine.Engine, o *httpapi.Options, responses rls.ResponseOptions) *httpapi.Server {
+func newServerForEnvoy(t testing.TB, e *engine.Engine, o *httpapi.Options, envoy rls.ServiceOptions) *httpapi.Server {
 	t.Helper()
 	options := httpapi.Options{}
 	if o != nil {
 		options = *o
 	}
-	options.EnvoyJSON = rls.NewJSONHandler(e, &rls.JSONOptions{
-		Responses: responses, ObserveLatency: options.ObserveLatency, Requests: options.Requests, Audit: options.Audit,
-	})
+	envoy.ObserveLatency, envoy.Requests, envoy.Audit = options.ObserveLatency, options.Requests, options.Audit
+	options.EnvoyJSON = rls.NewService(e, &envoy)
 	server, err := httpapi.New(e, &options)
 	if err != nil {
 		t.Fatal(err)

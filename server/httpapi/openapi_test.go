@@ -341,7 +341,7 @@ func sendEnvoy(t *testing.T, send sendFunc) {
 	}
 	e := engine.New(frozenMemory(), nil)
 	e.SetRules(set)
-	server := newServerForEnvoy(t, e, nil, rls.ResponseOptions{Headers: true, DynamicMetadata: true})
+	server := newServerForEnvoy(t, e, nil, rls.ServiceOptions{Headers: true, DynamicMetadata: true})
 	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
 	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
 		send(server, localAddr, "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)

@@ -28,7 +28,7 @@ func newAudit(t *testing.T, out io.Writer) *audit.Log {
 func TestRefundsAreOnRecord(t *testing.T) {
 	log := newAudit(t, io.Discard)
 	e := newEngine(t, penstock.NewMemory(nil), userRules, &engine.Options{Tokens: []engine.Token{{Name: "ada", Secret: "secret"}}})
-	c := newClient(t, e, &rls.Options{Audit: log})
+	c := newClient(t, e, &rls.Options{ServiceOptions: rls.ServiceOptions{Audit: log}})
 	if _, err := c.ShouldRateLimit(t.Context(), takeRequest("7")); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("no space 
 
 func TestRefundsNeedAWritableAuditLog(t *testing.T) {
 	e := newEngine(t, penstock.NewMemory(nil), userRules, nil)
-	c := newClient(t, e, &rls.Options{Audit: newAudit(t, brokenWriter{})})
+	c := newClient(t, e, &rls.Options{ServiceOptions: rls.ServiceOptions{Audit: newAudit(t, brokenWriter{})}})
 	for range 2 {
 		if _, err := c.ShouldRateLimit(t.Context(), takeRequest("7")); err != nil {
 			t.Fatal(err)

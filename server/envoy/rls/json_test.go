@@ -26,7 +26,7 @@ descriptors:
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-func newService(t testing.TB, o *ResponseOptions) *Service {
+func newService(t testing.TB, o *ServiceOptions) *Service {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(testRules)})
 	if err != nil {
@@ -53,7 +53,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 }
 
 func TestHandleJSONDecidesByRules(t *testing.T) {
-	s := newService(t, &ResponseOptions{Headers: true, DynamicMetadata: true})
+	s := newService(t, &ServiceOptions{Headers: true, DynamicMetadata: true})
 	for _, c := range []struct {
 		request, response string
 		over              bool
@@ -96,7 +96,7 @@ func TestHandleJSONDecidesByRules(t *testing.T) {
 }
 
 func TestHandleJSONRejectsInvalidRequests(t *testing.T) {
-	s := newService(t, &ResponseOptions{})
+	s := newService(t, &ServiceOptions{})
 	entries := strings.Repeat(`{"key":"a"},`, 128) + `{"key":"a"}`
 	for _, c := range []struct {
 		request string
@@ -125,7 +125,7 @@ func testCaller(mayRefund bool) Caller {
 }
 
 func TestHandleJSONRefundNeedsMayRefund(t *testing.T) {
-	s := newService(t, &ResponseOptions{})
+	s := newService(t, &ServiceOptions{})
 	const request = `{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
 	remaining := func(mayRefund bool, more string) uint32 {
 		t.Helper()

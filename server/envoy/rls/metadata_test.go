@@ -11,7 +11,7 @@ import (
 
 // Invalid UTF-8 in an entry is replaced, since protobuf cannot encode it.
 func TestMetadataReplacesInvalidUTF8(t *testing.T) {
-	s := newService(t, &ResponseOptions{DynamicMetadata: true})
+	s := newService(t, &ServiceOptions{DynamicMetadata: true})
 	var c Call
 	c.Request = Request{Domain: "api", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
 	if err := s.Handle(context.Background(), &c, Caller{}); err != nil {

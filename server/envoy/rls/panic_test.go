@@ -28,7 +28,7 @@ func TestPanicOfTheStoreFailsOnlyItsCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := newClient(t, newEngine(t, store, userRules, nil), &rls.Options{Requests: requests})
+	client := newClient(t, newEngine(t, store, userRules, nil), &rls.Options{ServiceOptions: rls.ServiceOptions{Requests: requests}})
 	for range 2 {
 		_, err := client.ShouldRateLimit(t.Context(), takeRequest("bad"))
 		if got := status.Convert(err); got.Code() != codes.Internal || got.Message() != "internal error" {

@@ -326,7 +326,7 @@ func newPeerService(t *testing.T, yaml string, now *time.Time) *Service {
 	clock := func() time.Time { return *now }
 	e := engine.New(penstock.NewMemory(&penstock.MemoryOptions{Now: clock, Tick: time.Millisecond, MaxKeys: 1000}), &engine.Options{CompatEnvoy: true})
 	e.SetRules(set)
-	return NewService(e, &ResponseOptions{Now: clock})
+	return NewService(e, &ServiceOptions{Now: clock})
 }
 
 // compareWithPeer returns how the answers to a request differ, or "".

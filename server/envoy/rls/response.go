@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/penstock-io/penstock"
@@ -118,4 +120,103 @@ func (s *Service) addHeaders(c *Call) {
 		Header{s.options.LimitHeader, strconv.FormatUint(uint64(closest.Limit.RequestsPerUnit), 10)},
 		Header{s.options.RemainingHeader, strconv.FormatUint(uint64(closest.Remaining), 10)},
 		Header{s.options.ResetHeader, strconv.FormatInt(closest.Reset, 10)})
+}
+
+// Append appends the response in protobuf's binary form.
+func (r *Response) Append(buf []byte) []byte {
+	buf = appendNumber(buf, 1, code(r.OverLimit))
+	for i := range r.Statuses {
+		buf = appendMessage(buf, 2, r.Statuses[i].append)
+	}
+	for i := range r.Headers {
+		buf = appendMessage(buf, 3, r.Headers[i].append)
+	}
+	if r.Metadata != nil {
+		// Marshal fails only for strings that are not UTF-8; newMetadata replaces those.
+		data, _ := proto.Marshal(r.Metadata)
+		buf = protowire.AppendBytes(protowire.AppendTag(buf, 6, protowire.BytesType), data)
+	}
+	return buf
+}
+
+// Envoy's codes of a response and of its statuses.
+const (
+	codeOK        = 1
+	codeOverLimit = 2
+)
+
+func code(over bool) uint64 {
+	if over {
+		return codeOverLimit
+	}
+	return codeOK
+}
+
+// code is 0, UNKNOWN, for a descriptor that was not decided.
+func (st *Status) code() uint64 {
+	if st.Failed {
+		return 0
+	}
+	return code(st.OverLimit)
+}
+
+func (st *Status) append(buf []byte) []byte {
+	buf = appendNumber(buf, 1, st.code())
+	if st.HasLimit {
+		buf = appendMessage(buf, 2, st.Limit.append)
+	}
+	buf = appendNumber(buf, 3, uint64(st.Remaining))
+	return appendWrapped(buf, 4, uint64(st.Reset))
+}
+
+func (l *Limit) append(buf []byte) []byte {
+	buf = appendNumber(buf, 1, uint64(l.RequestsPerUnit))
+	buf = appendNumber(buf, 2, uint64(l.Unit))
+	buf = appendText(buf, 3, l.Name)
+	return appendWrapped(buf, 4, uint64(l.UnitMultiplier))
+}
+
+func (h *Header) append(buf []byte) []byte {
+	return appendText(appendText(buf, 1, h.Name), 2, h.Value)
+}
+
+// appendNumber appends a field unless it is zero, which proto3 omits.
+func appendNumber(buf []byte, number protowire.Number, n uint64) []byte {
+	if n == 0 {
+		return buf
+	}
+	return protowire.AppendVarint(protowire.AppendTag(buf, number, protowire.VarintType), n)
+}
+
+func appendText(buf []byte, number protowire.Number, s string) []byte {
+	if s == "" {
+		return buf
+	}
+	return protowire.AppendString(protowire.AppendTag(buf, number, protowire.BytesType), s)
+}
+
+// appendWrapped appends a number in a wrapper message, unless it is zero: the seconds of a Duration,
+// or an optional number.
+func appendWrapped(buf []byte, number protowire.Number, n uint64) []byte {
+	if n == 0 {
+		return buf
+	}
+	buf = protowire.AppendTag(buf, number, protowire.BytesType)
+	buf = append(buf, byte(protowire.SizeTag(1)+protowire.SizeVarint(n)))
+	return appendNumber(buf, 1, n)
+}
+
+// appendMessage appends a message within a message. Its length is known once it is written, so the
+// message moves if the length takes more than a byte.
+func appendMessage(buf []byte, number protowire.Number, appendTo func([]byte) []byte) []byte {
+	buf = append(protowire.AppendTag(buf, number, protowire.BytesType), 0)
+	start := len(buf)
+	buf = appendTo(buf)
+	length := uint64(len(buf) - start)
+	if more := protowire.SizeVarint(length) - 1; more > 0 {
+		buf = append(buf, make([]byte, more)...)
+		copy(buf[start+more:], buf[start:])
+	}
+	protowire.AppendVarint(buf[:start-1], length)
+	return buf
 }

@@ -1,9 +1,9 @@
 // Package rls serves Envoy's rate limit service, version 3: over gRPC, with gRPC's
 // health checks and reflection, and in JSON.
 //
-// A call takes this path: should_rate_limit.go receives its bytes, wire_decode.go decodes
-// them, service.go turns the request into descriptors, asks the engine and builds the
-// response, and wire_encode.go encodes it. json.go does the same for a JSON request.
+// A call takes this path: should_rate_limit.go receives its bytes, request.go decodes
+// them, service.go turns the request into descriptors and asks the engine, and response.go
+// builds and encodes the response. json.go does the same for a JSON request.
 //
 // A descriptor has four forms on its way to the store: protobuf, [Descriptor],
 // engine.Descriptor (built in service.go), and the penstock.Request that the engine derives
@@ -23,15 +23,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // Options configure a [Server]. The zero value has all defaults.
 type Options struct {
-	// Envoy configures the responses. Default: those of package
-	Envoy ResponseOptions
+	ServiceOptions
 
 	// TLS encrypts connections. Default: clear text.
 	TLS *tls.Config
@@ -56,16 +53,6 @@ type Options struct {
 	// MaxConnectionIdle is the time without calls after which the server asks a client
 	// to reconnect. Default: 10 minutes.
 	MaxConnectionIdle time.Duration
-
-	// ObserveLatency is called with the duration of each call. It is called
-	// concurrently, and must not block. Default: none.
-	ObserveLatency func(time.Duration)
-
-	// Requests logs invalid calls and denials. Default: none are.
-	Requests *requestlog.Log
-
-	// Audit records refunds, done or refused. Default: none are.
-	Audit *audit.Log
 
 	// Services are served on the same listener. Default: none.
 	Services []OtherService
@@ -104,13 +91,10 @@ const (
 
 // A Server serves Envoy's rate limit service. It is safe for concurrent use.
 type Server struct {
-	engine         *engine.Engine
-	service        *Service
-	grpc           *grpc.Server
-	health         *healthService
-	observeLatency func(time.Duration)
-	requests       *requestlog.Log
-	services       []OtherService
+	*Service
+	grpc     *grpc.Server
+	health   *healthService
+	services []OtherService
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -121,16 +105,11 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	envoy := o.Envoy
-	envoy.OnDenied, envoy.Audit = o.Requests.DeniedByRules, o.Audit
 	s := &Server{
-		engine:         e,
-		service:        NewService(e, &envoy),
-		requests:       o.Requests,
-		grpc:           grpc.NewServer(o.serverOptions()...),
-		health:         newHealthService(),
-		observeLatency: o.ObserveLatency,
-		services:       o.Services,
+		Service:  NewService(e, &o.ServiceOptions),
+		grpc:     grpc.NewServer(o.serverOptions()...),
+		health:   newHealthService(),
+		services: o.Services,
 	}
 	s.grpc.RegisterService(&serviceDesc, s)
 	for _, service := range s.services {

@@ -32,8 +32,8 @@ func ReasonOf(err error) requestlog.Reason {
 	return requestlog.ReasonOf(err)
 }
 
-// ResponseOptions configure what responses contain besides the codes and limits.
-type ResponseOptions struct {
+// ServiceOptions configure a [Service]. The zero value has all defaults.
+type ServiceOptions struct {
 	// Headers adds three headers for Envoy to add to its own response: the limit,
 	// what remains of it, and the seconds until it is reset. Default: none.
 	Headers bool
@@ -46,11 +46,14 @@ type ResponseOptions struct {
 	// it. Default: none.
 	DynamicMetadata bool
 
-	// OnDenied is called for each denied request. It must not keep its
-	// arguments. Optional.
-	OnDenied func([]engine.Descriptor, *engine.Result)
+	// ObserveLatency is called with the duration of each call. It is called
+	// concurrently, and must not block. Default: none.
+	ObserveLatency func(time.Duration)
 
-	// Audit records refunds. Default: they are not recorded.
+	// Requests logs invalid calls and denials. Default: none are.
+	Requests *requestlog.Log
+
+	// Audit records refunds, done or refused. Default: none are.
 	Audit *audit.Log
 
 	// Now is the clock from which the end of an unused window is computed, for
@@ -58,15 +61,15 @@ type ResponseOptions struct {
 	Now func() time.Time
 }
 
-// A Service answers rate limit requests with an engine's results. It is safe for
-// concurrent use.
+// A Service answers rate limit requests with an engine's results: over gRPC as part of a [Server],
+// and as the handler of /json. It is safe for concurrent use.
 type Service struct {
 	engine  *engine.Engine
-	options ResponseOptions
+	options ServiceOptions
 }
 
 // New returns a service. Nil options are all defaults.
-func NewService(e *engine.Engine, o *ResponseOptions) *Service {
+func NewService(e *engine.Engine, o *ServiceOptions) *Service {
 	s := &Service{engine: e}
 	if o != nil {
 		s.options = *o
@@ -94,6 +97,8 @@ type Call struct {
 	// ForbiddenRefunds is how many descriptors refund hits though the caller may not.
 	ForbiddenRefunds int
 
+	request     []byte // in binary form; the strings of Request share its memory
+	response    []byte
 	descriptors []engine.Descriptor
 	result      engine.Result
 }
@@ -103,6 +108,13 @@ type Call struct {
 type Caller struct {
 	MayRefund func() bool        // see [engine.Engine.MayRefund]
 	Entry     func() audit.Entry // with all but the action and the target
+}
+
+// observe records the time of a call that began at start.
+func (s *Service) observe(start time.Time) {
+	if s.options.ObserveLatency != nil {
+		s.options.ObserveLatency(time.Since(start))
+	}
 }
 
 // Handle decides the request of a call and fills in the response. A descriptor that refunds
@@ -121,11 +133,17 @@ func (s *Service) Handle(ctx context.Context, c *Call, caller Caller) error {
 	if err := s.decide(ctx, c, caller); err != nil {
 		return err
 	}
-	if c.result.OverLimit && s.options.OnDenied != nil {
-		s.options.OnDenied(c.descriptors, &c.result)
-	}
+	s.options.Requests.DeniedByRules(c.descriptors, &c.result)
 	s.buildResponse(c)
 	return nil
+}
+
+// handleEncoded decodes the request of a call, and handles it.
+func (s *Service) handleEncoded(ctx context.Context, c *Call, caller Caller) error {
+	if err := c.Request.Unmarshal(c.request, s.engine.MaxDescriptors(), s.engine.MaxEntries()); err != nil {
+		return err
+	}
+	return s.Handle(ctx, c, caller)
 }
 
 // hasID returns whether a descriptor has the ID of a permit of the domain.

@@ -10,6 +10,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -31,19 +34,13 @@ var serviceDesc = grpc.ServiceDesc{
 
 const fullMethod = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// A rateLimitCall is a call of ShouldRateLimit. Calls are pooled.
-type rateLimitCall struct {
-	Call
-	request  []byte // in binary form; the strings of the Call share its memory
-	response []byte
-}
-
-var callPool = sync.Pool{New: func() any { return &rateLimitCall{} }}
+// Calls of ShouldRateLimit are pooled.
+var callPool = sync.Pool{New: func() any { return &Call{} }}
 
 // maxPooledBytes is the largest message buffer that is kept for reuse.
 const maxPooledBytes = 16 << 10
 
-func (c *rateLimitCall) release() {
+func (c *Call) release() {
 	if cap(c.request) <= maxPooledBytes && cap(c.response) <= maxPooledBytes {
 		callPool.Put(c)
 	}
@@ -55,21 +52,16 @@ type encodedResponse []byte
 // shouldRateLimit is gRPC's handler of ShouldRateLimit.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // gRPC has the context second
 	s := srv.(*Server)
-	if s.observeLatency == nil {
-		return s.handle(ctx, decode)
-	}
-	start := time.Now()
-	response, err := s.handle(ctx, decode)
-	s.observeLatency(time.Since(start))
-	return response, err
+	defer s.observe(time.Now())
+	return s.handle(ctx, decode)
 }
 
 // handle decodes, decides and encodes a call.
 func (s *Server) handle(ctx context.Context, decode func(any) error) (response any, err error) {
-	c := callPool.Get().(*rateLimitCall)
+	c := callPool.Get().(*Call)
 	defer func() {
 		if p := recover(); p != nil {
-			s.requests.Panicked(p, peerOf(ctx))
+			s.options.Requests.Panicked(p, peerOf(ctx))
 			response, err = nil, errPanicked
 			return // what panicked may still use the call
 		}
@@ -95,10 +87,7 @@ var errPanicked = status.Error(codes.Internal, "internal error")
 
 // logInvalid logs a call that makes no sense. Without a reason, the call is not at fault.
 func (s *Server) logInvalid(ctx context.Context, reason requestlog.Reason, err error) {
-	if reason == "" {
-		return
-	}
-	s.requests.Invalid(reason, err.Error(), peerOf(ctx))
+	s.options.Requests.Invalid(reason, err.Error(), peerOf(ctx))
 }
 
 // peerOf returns the address of the caller, or "".
@@ -109,11 +98,8 @@ func peerOf(ctx context.Context) string {
 	return ""
 }
 
-func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
-	if err := c.Request.Unmarshal(c.request, s.engine.MaxDescriptors(), s.engine.MaxEntries()); err != nil {
-		return err
-	}
-	err := s.service.Handle(ctx, &c.Call, Caller{
+func (s *Server) decide(ctx context.Context, c *Call) error {
+	err := s.handleEncoded(ctx, c, Caller{
 		MayRefund: func() bool { return s.mayRefund(ctx) },
 		Entry:     func() audit.Entry { return s.entry(ctx) },
 	})
@@ -164,4 +150,29 @@ func only(values []string) string {
 		return ""
 	}
 	return values[0]
+}
+
+// A codec passes the messages of ShouldRateLimit through as bytes, which
+// request.go and response.go decode and encode. The messages of health checks and reflection are generated ones, and go
+// to gRPC's own codec.
+type codec struct{ encoding.CodecV2 }
+
+func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
+
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*Call)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	n := data.Len()
+	m.request = slices.Grow(m.request[:0], n)[:n]
+	data.CopyTo(m.request)
+	return nil
+}
+
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if r, ok := v.(encodedResponse); ok {
+		return mem.BufferSlice{mem.SliceBuffer(r)}, nil
+	}
+	return c.CodecV2.Marshal(v)
 }

@@ -252,11 +252,11 @@ func TestUnixSocketIsLocal(t *testing.T) {
 
 func TestObserveLatencyEveryCall(t *testing.T) {
 	var observed atomic.Int64
-	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &rls.Options{ObserveLatency: func(d time.Duration) {
+	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &rls.Options{ServiceOptions: rls.ServiceOptions{ObserveLatency: func(d time.Duration) {
 		if d >= 0 {
 			observed.Add(1)
 		}
-	}})
+	}}})
 	for range 3 { // the last one is denied
 		if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
 			t.Fatal(err)

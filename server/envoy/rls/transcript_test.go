@@ -126,16 +126,16 @@ func (tr *transcript) request(words []string, want string) {
 // start returns a client of a new server with the current rules and options. The store
 // stays.
 func (tr *transcript) start() pb.RateLimitServiceClient {
-	o := rls.Options{Envoy: rls.ResponseOptions{Now: clockTime}}
+	o := rls.Options{ServiceOptions: rls.ServiceOptions{Now: clockTime}}
 	var eo engine.Options
 	for _, option := range tr.options {
 		switch option {
 		case "headers":
-			o.Envoy.Headers = true
+			o.Headers = true
 		case "names":
-			o.Envoy.LimitHeader, o.Envoy.RemainingHeader, o.Envoy.ResetHeader = "X-Limit", "X-Remaining", "X-Reset"
+			o.LimitHeader, o.RemainingHeader, o.ResetHeader = "X-Limit", "X-Remaining", "X-Reset"
 		case "metadata":
-			o.Envoy.DynamicMetadata = true
+			o.DynamicMetadata = true
 		case "shadow":
 			eo.Shadow = true
 		case "compat":

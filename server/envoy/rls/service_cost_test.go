@@ -13,7 +13,7 @@ import (
 )
 
 func TestCallAllocatesNothing(t *testing.T) {
-	s := newService(t, &ResponseOptions{})
+	s := newService(t, &ServiceOptions{})
 	data := marshal(t, &pb.RateLimitRequest{Domain: "api", Descriptors: []*common.RateLimitDescriptor{
 		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}},
 	}})

@@ -195,7 +195,7 @@ func (b *batch) encode(s *Store) {
 	b.takes = slices.DeleteFunc(b.takes, func(t take) bool { return t.base().ctx.Err() != nil })
 	if len(b.takes) > 0 {
 		b.takes[0].encodeBatch(s, b.takes, call)
-		call.Script, call.idempotent = queue.script, b.takes[0].base().calls[0].idempotent
+		call.Script = queue.script
 	}
 }
 

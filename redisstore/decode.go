@@ -14,7 +14,7 @@ import (
 func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok bool, err error) {
 	state, found := c.Reply, foundRecord{grant: algorithm.Grant{Units: noRecord}}
 	switch {
-	case !q.once:
+	case !q.once():
 		state = q.limit.unpacked(state, q.ask)
 	case len(state) > q.limit.replyLen:
 		found, state = q.readRecord(state)
@@ -26,7 +26,7 @@ func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok boo
 		s.setRedisMillis(now)
 		return d, false, nil
 	}
-	if q.once {
+	if q.once() {
 		d, err = q.decideOnce(found, state)
 		return d, true, err
 	}

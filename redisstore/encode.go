@@ -66,12 +66,14 @@ import (
 // A compiledRequest holds what is needed to encode a request's call and to decode
 // its reply.
 type compiledRequest struct {
-	limit     *compiledLimit
-	ask       algorithm.Request // the cost, and what may be granted of it
-	once      bool              // whether an ID makes sure that it is charged once
-	settle    bool              // whether it makes what the ID was charged equal to the cost
-	permits   string            // of a concurrency limit: the hash of the ID
-	recordTTL int64             // how long a grant under the ID is remembered, in ticks
+	limit      *compiledLimit
+	ask        algorithm.Request // the cost, and what may be granted of it
+	settle     bool              // whether it makes what the ID was charged equal to the cost
+	key        string            // in Redis
+	record     string            // in Redis, of the ID that makes sure that it is charged once; or empty
+	permits    string            // of a concurrency limit: the hash of the ID
+	recordTTL  int64             // how long a grant under the ID is remembered, in ticks
+	idempotent bool              // whether it is safe to repeat
 }
 
 // askOf returns what a request asks for. Requests of the same ask are batched, so it has
@@ -84,40 +86,49 @@ func askOf(r *penstock.Request) algorithm.Request {
 	return ask
 }
 
-// encodeKeys validates a request, compiles it, and writes the keys of its call. A
-// grant under an ID is remembered for recordTTL ticks, or if that is 0, for as long as
-// the limit says.
-func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, recordTTL int64) (err error) {
+// compile validates a request and compiles it. A grant under an ID is remembered for recordTTL
+// ticks, or if that is 0, for as long as the limit says.
+func (s *Store) compile(q *compiledRequest, r *penstock.Request, recordTTL int64) (err error) {
 	if err = r.ValidateShape(); err != nil { // the limit is validated once, when it is compiled
 		return err
 	}
 	if q.limit, err = s.limits.get(r.Limit); err != nil {
 		return err
 	}
-	q.ask, q.once, q.settle = askOf(r), r.ID != "" && (r.Cost != 0 || r.Settle), r.Settle
+	q.ask, q.settle = askOf(r), r.Settle
 	if q.recordTTL = recordTTL; recordTTL == 0 {
 		q.recordTTL = q.limit.lifetimeOf(r)
 	}
-	state := stateKey(s.prefix, r.Key, q.limit.identity)
-	c.Keys = append(c.Keys[:0], state)
-	c.idempotent, q.permits = q.once, ""
-	if q.once && !q.limit.step.HasRecords() {
-		q.once, q.permits = false, permitOf(state, r.ID)
-		c.idempotent = !r.NewID // a repeated take would find the permits of the first
-	}
-	if q.once {
-		c.Keys = append(c.Keys, recordKey(s.prefix, state, r.ID))
+	q.key = stateKey(s.prefix, r.Key, q.limit.identity)
+	q.record, q.permits, q.idempotent = "", "", false
+	switch {
+	case r.ID == "" || r.Cost == 0 && !r.Settle:
+	case q.limit.step.HasRecords():
+		q.record, q.idempotent = recordKey(s.prefix, q.key, r.ID), true
+	default:
+		q.permits, q.idempotent = permitOf(q.key, r.ID), !r.NewID // a repeated take would find the permits of the first
 	}
 	return nil
+}
+
+// once reports whether the request is under an ID that has a record.
+func (q *compiledRequest) once() bool { return q.record != "" }
+
+// appendKeys appends the keys of a take.
+func (q *compiledRequest) appendKeys(keys []string) []string {
+	if q.once() {
+		return append(keys, q.key, q.record)
+	}
+	return append(keys, q.key)
 }
 
 // encodeArgs writes everything but the keys. Only this is repeated if Redis's
 // time was outside the windows sent.
 func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	cl := q.limit
-	c.Reply, c.Err, c.Text, c.lastErr = c.Reply[:0], nil, false, nil
+	c.reset(q.idempotent)
 	cl.centerCalendar(s.redisMillis())
-	if c.Script = cl.scripts.take; q.once {
+	if c.Script = cl.scripts.take; q.once() {
 		c.Script = cl.scripts.once
 	} else if q.ask == oneUnit && q.permits == "" && !cl.changing {
 		c.Args = cl.oneUnitArgs
@@ -125,6 +136,11 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	}
 	c.argsBuf = q.appendArgs(c.argsBuf[:0])
 	c.Args = c.argsBuf
+}
+
+// reset makes a call ready to be sent.
+func (c *Call) reset(idempotent bool) {
+	c.Reply, c.Err, c.Text, c.lastErr, c.idempotent = c.Reply[:0], nil, false, nil, idempotent
 }
 
 // oneUnit is what most requests ask for.
@@ -138,7 +154,7 @@ func (q *compiledRequest) appendArgs(args []string) []string {
 	}
 	args = cl.appendStep(args, a)
 	switch once := &cl.onceArgs; {
-	case !q.once:
+	case !q.once():
 		return args
 	case q.settle:
 		return append(args, once.perTick, once.most, once.unit, "s")
@@ -154,7 +170,7 @@ func (q *compiledRequest) appendArgs(args []string) []string {
 // costArg returns the cost as the script gets it. To settle or refund under an ID it is in units,
 // because it may exceed what the step counts.
 func (q *compiledRequest) costArg() string {
-	if q.settle || q.once && q.ask.Cost < 0 {
+	if q.settle || q.once() && q.ask.Cost < 0 {
 		return formatUnits(q.ask.Cost)
 	}
 	return q.limit.costArg(q.ask)

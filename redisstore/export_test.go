@@ -60,7 +60,7 @@ func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds 
 	for i := range rs {
 		t := newSingleTake()
 		takes[i], t.start = t, time.Now()
-		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], 0); errs[i] != nil {
+		if errs[i] = s.compile(&t.request, &rs[i], 0); errs[i] != nil {
 			continue
 		}
 		t.queue = t.request.queue()
@@ -103,7 +103,7 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	first, second := newSingleTake(), newSingleTake()
 	for _, t := range []*singleTake{first, second} {
-		if err := s.encodeKeys(&t.request, &t.calls[0], &r, 0); err != nil {
+		if err := s.compile(&t.request, &r, 0); err != nil {
 			return false, err
 		}
 		t.queue, t.shares = t.request.queue(), t.request.sharing()

@@ -68,7 +68,7 @@ func FuzzDecodeReply(f *testing.F) {
 				r.Key, r.Limit = "k", l
 				var q compiledRequest
 				var c Call
-				if err := s.encodeKeys(&q, &c, &r, 0); err != nil {
+				if err := s.compile(&q, &r, 0); err != nil {
 					t.Fatal(err)
 				}
 				s.encodeArgs(&q, &c)

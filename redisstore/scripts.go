@@ -42,34 +42,30 @@ var commonScripts = sync.OnceValue(func() (list []*Script) {
 	return list
 })
 
-// takeAllScripts holds the scripts needed so far, by their set of steps.
-var takeAllScripts sync.Map
+// madeScripts holds the scripts needed so far of several steps, by a uint or groupSteps. There are
+// about a thousand, and making one takes the sources of its steps apart.
+var madeScripts sync.Map
+
+func madeScript(key any, name string, text func() string) *Script {
+	made, ok := madeScripts.Load(key)
+	if !ok {
+		made, _ = madeScripts.LoadOrStore(key, newScript(name, text()))
+	}
+	return made.(*Script)
+}
 
 // takeAllScript returns the script for a set of steps, one bit each. It contains no other step,
 // because Redis builds the functions of a script anew for each call.
 func takeAllScript(set uint) *Script {
-	if script, ok := takeAllScripts.Load(set); ok {
-		return script.(*Script)
-	}
-	steps := slices.DeleteFunc(script.Steps(), func(s script.Step) bool { return set&(1<<s) == 0 })
-	made, _ := takeAllScripts.LoadOrStore(set, newScript("take all", script.TakeAll(steps)))
-	return made.(*Script)
+	return madeScript(set, "take all", func() string {
+		return script.TakeAll(slices.DeleteFunc(script.Steps(), func(s script.Step) bool { return set&(1<<s) == 0 }))
+	})
 }
-
-// groupScripts holds the scripts of groups needed so far, by groupSteps: making one takes the
-// sources of its steps apart by regular expressions. There are about nine hundred.
-var groupScripts sync.Map
 
 // groupScript returns the script of a group with these steps.
 func groupScript(steps []script.Step, each bool) *Script {
-	key := groupStepsOf(steps, each)
-	if made, ok := groupScripts.Load(key); ok {
-		return made.(*Script)
-	}
-	name, text := "take all", script.TakeAllBatch
 	if each {
-		name, text = "take each", script.TakeEachBatch
+		return madeScript(groupStepsOf(steps, each), "take each", func() string { return script.TakeEachBatch(steps) })
 	}
-	made, _ := groupScripts.LoadOrStore(key, newScript(name, text(steps)))
-	return made.(*Script)
+	return madeScript(groupStepsOf(steps, each), "take all", func() string { return script.TakeAllBatch(steps) })
 }

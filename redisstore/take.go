@@ -26,7 +26,7 @@ func newSingleTake() *singleTake {
 // Take decides one request in one round trip, possibly in a batch with others.
 func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	t := singleTakePool.Get().(*singleTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], &r, 0); err != nil {
+	if err := s.compile(&t.request, &r, 0); err != nil {
 		return penstock.Decision{}, err
 	}
 	decision, err := s.submit(ctx, t)
@@ -43,7 +43,7 @@ func (s *Store) submit(ctx context.Context, t *singleTake) (penstock.Decision, e
 	t.start = time.Now()
 	t.queue = t.request.queue()
 	inFlight := &t.request.limit.takes.inFlight // of releases too
-	if t.request.once {
+	if t.request.once() {
 		inFlight = &t.queue.inFlight
 	}
 	defer inFlight.Add(-1)
@@ -68,6 +68,7 @@ func (s *Store) submit(ctx context.Context, t *singleTake) (penstock.Decision, e
 // sent again.
 func (s *Store) sendAlone(d *deadline, q *compiledRequest, calls []Call) (none penstock.Decision, err error) {
 	c := &calls[0]
+	c.Keys = q.appendKeys(c.Keys[:0])
 	for range maxClockAttempts {
 		s.encodeArgs(q, c)
 		s.roundTrip(d, calls)
@@ -95,7 +96,7 @@ func (q *compiledRequest) queue() *batchQueue {
 		return &q.limit.releases
 	case q.settle:
 		return &q.limit.settlements
-	case q.once:
+	case q.once():
 		return &q.limit.onceTakes
 	}
 	return &q.limit.takes
@@ -103,16 +104,16 @@ func (q *compiledRequest) queue() *batchQueue {
 
 // mayShare reports whether a request may share a script. A refund under an ID that has a record
 // may not: there are few of them.
-func (q *compiledRequest) mayShare() bool { return !q.once || q.settle || q.ask.Cost > 0 }
+func (q *compiledRequest) mayShare() bool { return !q.once() || q.settle || q.ask.Cost > 0 }
 
 // sharing returns what the takes of a batch have in common. They differ in nothing but their keys and
 // their IDs, and under IDs that have records, in their costs.
 func (q *compiledRequest) sharing() sharing {
 	common := sharing{ask: q.ask, hasPermit: q.permits != ""}
-	if q.once {
+	if q.once() {
 		common.ask.Cost = 0
 	}
-	if q.once && !q.settle {
+	if q.once() && !q.settle {
 		common.recordTTL = q.recordTTL
 	}
 	return common
@@ -126,8 +127,8 @@ func (t *singleTake) encodeBatch(s *Store, takes []take, c *Call) {
 	s.encodeArgs(&all, c)
 	for _, t := range takes {
 		one := t.(*singleTake)
-		c.Keys = append(c.Keys, one.calls[0].Keys...)
-		if one.request.once {
+		c.Keys = one.request.appendKeys(c.Keys)
+		if one.request.once() {
 			c.argsBuf = append(c.argsBuf, one.request.costArg())
 			c.Args = c.argsBuf
 		}
@@ -145,7 +146,7 @@ func joinPermits(takes []take) string {
 
 func (t *singleTake) readBatch(reply []int64) (rest []int64, ok bool) {
 	own := &t.calls[0]
-	if t.request.once {
+	if t.request.once() {
 		own.Reply, rest, ok = readCounted(own.Reply, reply)
 	} else {
 		own.Reply, rest, ok = t.request.limit.readStep(own.Reply, reply)

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -71,7 +72,7 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 
 // takeApart decides a TakeAll that has no group.
 func (s *Store) takeApart(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
-	setRecords(s.prefix, items, rs)
+	setLifetimes(items, rs)
 	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	if s.client.Sharded() && !sameSlot(items) {
@@ -85,11 +86,9 @@ func (s *Store) takeApart(ctx context.Context, rs []penstock.Request, items []ta
 	return fmt.Errorf("redisstore: take all: %w", errClockChanged)
 }
 
-// A takeAllItem is one request of a TakeAll.
+// A takeAllItem is one request of a TakeAll or TakeEach.
 type takeAllItem struct {
-	limit     *compiledLimit
-	key       string // in Redis
-	ask       algorithm.Request
+	compiledRequest
 	totalCost int64 // of all items on this key; they all overdraw it, or none does
 	priorCost int64 // of the items before it on this key
 	state     []int64
@@ -97,44 +96,34 @@ type takeAllItem struct {
 
 	// Under an ID.
 	lifetime int64       // of the records of all items, in ticks; 0 without an ID
-	record   string      // in Redis
-	permits  string      // of a concurrency limit: the hash of the ID
 	held     bool        // whether the ID held permits when the keys were tried across slots
-	recorded bool        // whether it is recorded
 	found    foundRecord // of an earlier grant
-	settle   bool
 }
 
 // compileItems appends an item for each request.
 func (s *Store) compileItems(items []takeAllItem, rs []penstock.Request) ([]takeAllItem, error) {
 	for i := range rs {
-		cl, err := s.limits.get(rs[i].Limit)
-		if err != nil {
+		items = append(items, takeAllItem{})
+		if err := s.compile(&items[i].compiledRequest, &rs[i], 0); err != nil {
 			return nil, requestError(i, err)
 		}
-		items = append(items, takeAllItem{limit: cl, key: stateKey(s.prefix, rs[i].Key, cl.identity), ask: askOf(&rs[i])})
 	}
 	return items, nil
 }
 
-// setRecords sets the records of items under an ID. All live as long as the longest.
-func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
+// setLifetimes lets the records of items under one ID live as long as the longest. Without one there
+// are none.
+func setLifetimes(items []takeAllItem, rs []penstock.Request) {
+	lifetime, common := int64(0), penstock.CommonID(rs)
 	for i := range items {
-		if it := &items[i]; it.ask.Cost > 0 && !it.limit.step.HasRecords() {
-			it.permits = permitOf(it.key, rs[i].ID)
+		lifetime = max(lifetime, items[i].recordTTL)
+	}
+	for i := range items {
+		if common == "" {
+			items[i].record = ""
+		} else {
+			items[i].lifetime = lifetime
 		}
-	}
-	if penstock.CommonID(rs) == "" {
-		return
-	}
-	lifetime := int64(0)
-	for i := range items {
-		lifetime = max(lifetime, items[i].limit.lifetimeOf(&rs[i]))
-	}
-	for i := range items {
-		it := &items[i]
-		it.lifetime, it.recorded, it.settle = lifetime, rs[i].Cost > 0 || rs[i].Settle, rs[i].Settle
-		it.record = recordKey(prefix, it.key, rs[i].ID)
 	}
 }
 
@@ -218,7 +207,7 @@ func takeItems(items []takeAllItem, ds []penstock.Decision) {
 func repeatAll(items []takeAllItem, ds []penstock.Decision) (repeated bool, err error) {
 	takes, granted := 0, 0
 	for i := range items {
-		if items[i].recorded {
+		if items[i].isRecorded() {
 			takes++
 		}
 		if items[i].wasGranted() {
@@ -232,6 +221,9 @@ func repeatAll(items []takeAllItem, ds []penstock.Decision) (repeated bool, err 
 	}
 	return granted > 0, nil
 }
+
+// isRecorded reports whether the item leaves a record, or permits, which are their own.
+func (it *takeAllItem) isRecorded() bool { return it.lifetime > 0 && (it.once() || it.permits != "") }
 
 func (it *takeAllItem) wasGranted() bool { return it.lifetime > 0 && it.found.exists() }
 
@@ -279,7 +271,7 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 	}
 	if c.idempotent {
 		for i := range items {
-			c.Keys = append(c.Keys, items[i].record)
+			c.Keys = append(c.Keys, cmp.Or(items[i].record, items[i].key)) // a key that is not used has a slot too
 		}
 	}
 	c.Script = takeAllScript(set)
@@ -321,7 +313,7 @@ func (it *takeAllItem) unitArg() string {
 	switch {
 	case it.permits != "":
 		return "-1"
-	case !it.recorded:
+	case !it.isRecorded():
 		return "0"
 	}
 	return it.limit.onceArgs.unit

@@ -93,11 +93,11 @@ func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
 	var calls []Call
 	var groups [][]int
 	for _, group := range bySlot {
-		calls, groups = append(calls, s.encodeTakeAll(s.pickToTry(items, group), false)), append(groups, group)
+		calls, groups = append(calls, s.encodeTakeAll(pickToTry(items, group), false)), append(groups, group)
 	}
 	s.roundTrip(d, calls)
 	for i, group := range groups {
-		picked := s.pickToTry(items, group)
+		picked := pickToTry(items, group)
 		if _, err := s.decodeTakeAll(d, &calls[i], picked); err != nil {
 			return requestError(group[0], err)
 		}
@@ -111,13 +111,13 @@ func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
 
 // pickToTry returns copies of items, to be tried. Without a common ID, items that take permits ask
 // for records all the same: those tell whether their permits are held already.
-func (s *Store) pickToTry(items []takeAllItem, index []int) []takeAllItem {
+func pickToTry(items []takeAllItem, index []int) []takeAllItem {
 	picked := pick(items, index)
 	if items[0].lifetime > 0 || !slices.ContainsFunc(picked, func(it takeAllItem) bool { return it.permits != "" }) {
 		return picked
 	}
 	for i := range picked {
-		picked[i].lifetime, picked[i].record = 1, recordKey(s.prefix, picked[i].key, "")
+		picked[i].lifetime = 1
 	}
 	return picked
 }
@@ -168,7 +168,6 @@ func (s *Store) reserveAll(d *deadline, rs []penstock.Request, items []takeAllIt
 	case denied:
 		return false, s.rollBackDenied(d, rs, items, ds)
 	}
-	s.denied.forget(items)
 	return true, nil
 }
 

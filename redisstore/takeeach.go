@@ -50,9 +50,6 @@ func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds [
 	if s.client.Sharded() || len(rs) > script.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
 		return len(rs) == 0, nil
 	}
-	if err := validateShapes(rs); err != nil {
-		return false, err
-	}
 	t := groupTakePool.Get().(*groupTake)
 	if t.items, err = s.compileItems(t.items[:0], rs); err != nil {
 		return false, err
@@ -69,17 +66,6 @@ func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds [
 	}
 	t.release()
 	return true, nil
-}
-
-// validateShapes returns the error of the first malformed request. Limits are validated when
-// they are compiled.
-func validateShapes(rs []penstock.Request) error {
-	for i := range rs {
-		if err := rs[i].ValidateShape(); err != nil {
-			return requestError(i, err)
-		}
-	}
-	return nil
 }
 
 // mustGoAlone reports whether a request needs a script of its own.
@@ -114,13 +100,14 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 }
 
 // sendEach makes the calls of independent requests in one round trip. For recordTTL see
-// encodeKeys.
+// compile.
 func (s *Store) sendEach(d *deadline, rs []penstock.Request, recordTTL int64) ([]compiledRequest, []Call, error) {
 	qs, calls := make([]compiledRequest, len(rs)), roomyCalls(len(rs))
 	for i := range rs {
-		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], recordTTL); err != nil {
+		if err := s.compile(&qs[i], &rs[i], recordTTL); err != nil {
 			return nil, nil, requestError(i, err)
 		}
+		calls[i].Keys = qs[i].appendKeys(calls[i].Keys)
 		s.encodeArgs(&qs[i], &calls[i])
 	}
 	s.roundTrip(d, calls)

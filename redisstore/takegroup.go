@@ -165,7 +165,8 @@ func (g *takeGroup) neverFits() bool {
 
 // encodeArgs writes everything but the keys of a call.
 func (g *takeGroup) encodeArgs(s *Store, c *Call) {
-	c.Script, c.Reply, c.Err, c.Text, c.lastErr = g.queue.script, c.Reply[:0], nil, false, nil
+	c.reset(false)
+	c.Script = g.queue.script
 	if c.Args = g.args; c.Args != nil {
 		return
 	}
@@ -274,7 +275,7 @@ func (s *Store) encodeSections(takes []take, c *Call) {
 		args = append(append(args, strconv.Itoa(n)), own.Args[1:]...)
 		takes = takes[n:]
 	}
-	c.Reply, c.Err, c.Text, c.lastErr = c.Reply[:0], nil, false, nil
+	c.reset(false)
 	c.argsBuf, c.Args = args, args
 }
 

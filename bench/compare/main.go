@@ -8,7 +8,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,7 +17,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // A benchmark is a program, the cases and lengths with which it is run, and the columns of its tables
@@ -39,60 +38,38 @@ var benchmarks = []benchmark{
 }
 
 func main() {
-	old := flag.String("old", "", "the `folder` of the other checkout")
-	only := flag.String("run", "", "run only the benchmarks that match this regular expression")
-	turns := flag.Int("turns", 5, "number of turns of each side")
-	flag.Parse()
-	pattern, err := regexp.Compile(*only)
-	if err == nil {
-		err = compare([2]string{filepath.Join(*old, "bench"), "."}, pattern, *turns)
+	r := harness.New("compare", os.Stdout, os.Stderr)
+	old := r.Flags.String("old", "", "the `folder` of the other checkout")
+	r.Flags.IntVar(&r.Rounds, "turns", 5, "number of turns of each side")
+	var cases []harness.Case
+	for _, b := range benchmarks {
+		cases = append(cases, harness.Case{Name: b.program, Run: func() { compare(r, b, [2]string{filepath.Join(*old, "bench"), "."}) }})
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "compare:", err)
-		os.Exit(1)
-	}
+	os.Exit(r.Main(os.Args[1:], cases))
 }
 
-// compare runs the benchmarks in two folders, the old one first.
-func compare(folders [2]string, only *regexp.Regexp, turns int) error {
-	bin, err := os.MkdirTemp("", "penstock-compare")
-	if err != nil {
-		return err
-	}
+// compare runs a benchmark in two folders, the old one first, and adds rows to the table.
+func compare(r *harness.Run, b benchmark, folders [2]string) {
+	bin := harness.Must(os.MkdirTemp("", "penstock-compare"))
 	defer func() { _ = os.RemoveAll(bin) }()
-	table := measure.Table{"benchmark", "case", "figure", "old", "new", "time, new to old"}
-	table.Begin(os.Stdout, fmt.Sprintf("The best of %d turns", turns))
-	for _, b := range benchmarks {
-		if !only.MatchString(b.program) {
-			continue
-		}
-		best := &results{}
-		for turn := range 2 * turns {
-			side := turn % 2
-			program := filepath.Join(bin, fmt.Sprint(b.program, side))
-			if _, err := run(folders[side], "go", "build", "-o", program, "./"+b.program); err != nil {
-				return err
-			}
-			out, err := run(folders[side], program, b.flags...)
-			if err != nil {
-				return err
-			}
-			best.read(b, side, out)
-		}
-		best.print(table, b.program)
+	best := &results{}
+	for turn := range 2 * r.Rounds {
+		side := turn % 2
+		program := filepath.Join(bin, fmt.Sprint(b.program, side))
+		run(folders[side], "go", "build", "-o", program, "./"+b.program)
+		best.read(b, side, run(folders[side], program, b.flags...))
 	}
-	return nil
+	t := r.Table(fmt.Sprintf("The best of %d turns", r.Rounds), "benchmark", "case", "figure", "old", "new", "time, new to old")
+	for _, row := range best.rows {
+		t.Row(b.program, row.title, row.column, row.best[0], row.best[1], row.ratio())
+	}
 }
 
 // run runs a command in a folder, and returns what it prints.
-func run(folder, program string, args ...string) (string, error) {
+func run(folder, program string, args ...string) string {
 	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Stderr = folder, os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%s in %s: %w", program, folder, err)
-	}
-	return string(out), err
+	return string(harness.Must(cmd.Output()))
 }
 
 // results are the best figures of both sides, in the order in which they were first printed.
@@ -104,6 +81,18 @@ type row struct {
 }
 
 func (r *row) isRate() bool { return strings.HasPrefix(r.column, "thousand") }
+
+// ratio returns how many times as long the new side takes.
+func (r *row) ratio() string {
+	slower, faster := r.best[1], r.best[0]
+	if r.isRate() {
+		slower, faster = faster, slower
+	}
+	if slower == 0 || faster == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.3f", slower/faster)
+}
 
 // separator is between the cells of a Markdown table, or of one with aligned columns.
 var separator = regexp.MustCompile(`\s*\|\s*|\s{2,}`)
@@ -137,19 +126,5 @@ func (r *results) add(figure row, side int, value float64) {
 	}
 	if best := &r.rows[i].best[side]; *best == 0 || (value > *best) == figure.isRate() {
 		*best = value
-	}
-}
-
-func (r *results) print(t measure.Table, program string) {
-	for _, row := range r.rows {
-		slower, faster := row.best[1], row.best[0]
-		if row.isRate() {
-			slower, faster = faster, slower
-		}
-		ratio := "–" // of a row that one side does not have
-		if slower > 0 && faster > 0 {
-			ratio = fmt.Sprintf("%.3f", slower/faster)
-		}
-		t.Row(os.Stdout, program, row.title, row.column, fmt.Sprint(row.best[0]), fmt.Sprint(row.best[1]), ratio)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -49,30 +51,28 @@ func TestCasesRunQuick(t *testing.T) {
 	}
 }
 
-func TestContenderFailsOnWrongResponse(t *testing.T) {
-	p, err := new(bench).floor("http")
-	if err != nil {
-		t.Fatal(err)
+// testBench returns a bench that ends with the test.
+func testBench(t *testing.T) *bench {
+	b := &bench{Run: harness.New("daemon", t.Output(), t.Output())}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func TestSubjectFailsOnWrongResponse(t *testing.T) {
+	s := httpSubject(testBench(t).floor("http"))
+	s.turn(10 * time.Millisecond)
+	if s.Median("rate") <= 0 || s.Median("p99") <= 0 {
+		t.Errorf("rate %v, p99 %v", s.Of("rate"), s.Of("p99"))
 	}
-	defer p.stop()
-	c := newHTTPContender(p)
 	refuse := func(int) error { return os.ErrInvalid }
-	if err := c.runTurn(10 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	c.load = loadByCallers(refuse)
-	if err := c.runTurn(10 * time.Millisecond); err == nil {
+	if err := s.measure(10*time.Millisecond, loadByCallers(refuse)); err == nil {
 		t.Error("a wrong response was not an error")
 	}
 }
 
 // The floor answers every request with OK, one limit and 999 remaining units.
 func TestRLSCheckFailsOnWrongResponses(t *testing.T) {
-	p, err := new(bench).floor("grpc1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.stop()
+	p := testBench(t).floor("grpc1")
 	for _, c := range []struct {
 		load rlsLoad
 		want string

@@ -11,24 +11,19 @@ import (
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // floorVariable, set to kind@address, makes this program serve a floor.
 const floorVariable = "PENSTOCK_BENCH_FLOOR"
 
 // floor starts a server with a constant response: this program itself.
-func (b *bench) floor(kind string) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	addr, err := freeAddr()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
+func (b *bench) floor(kind string) *process {
+	addr := freeAddr()
+	cmd := exec.Command(harness.Must(os.Executable()))
 	cmd.Env = append(os.Environ(), floorVariable+"="+kind+"@"+addr)
-	return b.startServer("constant", addr, cmd)
+	return b.start("constant", addr, cmd)
 }
 
 func serveFloor(floor string) int {

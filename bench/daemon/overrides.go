@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
@@ -33,77 +34,43 @@ type overridden struct {
 
 // overrides measures how long it takes until three daemons under load decide by a change,
 // and until all overrides are in a Redis that was killed and has come back without them.
-func (b *bench) overrides() (err error) {
+func (b *bench) overrides() {
 	count, changes := overrideCount, overrideChanges
-	if b.quick {
+	if b.Quick {
 		count, changes = count/100, 3
 	}
-	redis, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return err
-	}
-	defer redis.Stop()
-	daemons, done, err := b.serveOverridden(redis)
-	if err != nil {
-		return err
-	}
-	defer done()
-	b.logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
-	if err := daemons[0].importOverrides(count - changes); err != nil {
-		return err
-	}
-	slowest, err := changeUnderLoad(daemons, changes)
-	if err != nil {
-		return err
-	}
-	b.findings.Add("an override is in force on 3 daemons under load, of 100,000", "≤ 1 s after its answer, each of them",
+	redis := redistest.StartForTest(b, redistest.Options{})
+	daemons := b.serveOverridden(redis)
+	b.Logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
+	harness.Check(daemons[0].importOverrides(count - changes))
+	slowest := harness.Must(changeUnderLoad(daemons, changes))
+	b.Find("an override is in force on 3 daemons under load, of 100,000", "≤ 1 s after its answer, each of them",
 		slowest <= time.Second, "the slowest of %d after %.2f s", changes, slowest.Seconds())
 
 	redis.Kill()
-	if err := redis.Restart(); err != nil {
-		return err
-	}
-	took, err := awaitOverrides(redis, count)
-	if err != nil {
-		return err
-	}
-	b.findings.Add("Redis is killed and restarts empty", "the daemons write all overrides again", true, "%d after %.1f s", count, took.Seconds())
-	return nil
+	harness.Check(redis.Restart())
+	restarted := time.Now()
+	redistest.WaitFor(b, "all overrides are in Redis", func() bool {
+		n, err := strconv.Atoi(harness.Must(redis.Command("HLEN", "p:overrides")))
+		return err == nil && n >= count
+	})
+	b.Find("Redis is killed and restarts empty", "the daemons write all overrides again", true, "%d after %.1f s", count, time.Since(restarted).Seconds())
 }
 
 // serveOverridden starts the daemons.
-func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden, done func(), err error) {
-	done = func() {
-		for _, d := range all {
-			d.stop()
-		}
-	}
+func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
 	timeout := "1s"
-	if b.quick {
+	if b.Quick {
 		timeout = "10s" // a test is not about a Redis that is late
 	}
-	rules, err := b.file("overridden/bench.yaml", overrideRules)
-	if err != nil {
-		return nil, nil, err
-	}
+	rules := b.file("overridden/bench.yaml", overrideRules)
 	for range overridingDaemons {
-		admin, err := freeAddr()
-		if err != nil {
-			done()
-			return nil, nil, err
-		}
-		p, err := b.serve("http", "--admin", admin, "--rules", rules, "--store", "redis://"+redis.Addr, "--redis-timeout", timeout)
-		if err != nil {
-			done()
-			return nil, nil, err
-		}
+		admin := freeAddr()
+		p := b.serve("http", "--admin", admin, "--rules", rules, "--store", "redis://"+redis.Addr, "--redis-timeout", timeout)
+		p.awaitListener(admin) // it is opened after that of the HTTP API
 		all = append(all, overridden{p, admin})
-		if err := p.awaitListener(admin); err != nil { // it is opened after that of the HTTP API
-			done()
-			return nil, nil, err
-		}
 	}
-	return all, done, nil
+	return all
 }
 
 // importOverrides bans users of whom no request comes.
@@ -222,18 +189,4 @@ func awaitDenials(client *http.Client, daemons []overridden, user string) (time.
 		}
 	}
 	return time.Since(start), nil
-}
-
-// awaitOverrides returns how long it takes until Redis has at least so many overrides.
-func awaitOverrides(redis *redistest.Server, count int) (time.Duration, error) {
-	for start := time.Now(); time.Since(start) < startTimeout; time.Sleep(20 * time.Millisecond) {
-		have, err := redis.Command("HLEN", "p:overrides")
-		if err != nil {
-			return 0, fmt.Errorf("HLEN: %w", err)
-		}
-		if n, err := strconv.Atoi(have); err == nil && n >= count {
-			return time.Since(start), nil
-		}
-	}
-	return 0, fmt.Errorf("no %d overrides in Redis after %s", count, startTimeout)
 }

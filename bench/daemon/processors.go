@@ -2,11 +2,12 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // A placement says on which processors the processes of a comparison run. If the server that is
@@ -18,37 +19,29 @@ type placement struct {
 }
 
 // separated returns a case during which servers that are measured have a processor of their own.
-func separated(run func(*bench) error) func(*bench) error {
-	return func(b *bench) error {
-		undo, err := b.separate()
-		if err != nil {
-			return err
-		}
-		defer undo()
-		return run(b)
+func (b *bench) separated(run func()) func() {
+	return func() {
+		defer b.separate()()
+		run()
 	}
 }
 
 // separate keeps the first processor free for servers that are measured, until undo: the load,
 // and every other process that it starts, runs on the others. With one processor, or -shared, it
 // does nothing.
-func (b *bench) separate() (undo func(), err error) {
+func (b *bench) separate() (undo func()) {
 	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		return nil, err
-	}
+	harness.Check(unix.SchedGetaffinity(0, &all))
 	if b.shared || all.Count() < 2 {
-		return func() {}, nil
+		return func() {}
 	}
 	p := splitProcessors(all)
-	if err := moveThreads(&p.others); err != nil {
-		return nil, err
-	}
+	harness.Check(moveThreads(&p.others))
 	b.placement = &p
 	return func() {
 		b.placement = nil
 		_ = moveThreads(&all) // it was possible before
-	}, nil
+	}
 }
 
 // splitProcessors returns the first processor of a set, and the others.
@@ -99,20 +92,16 @@ func moveThread(name string, to *unix.CPUSet) error {
 	return nil
 }
 
-// startServer starts a server that is measured. A process begins on the processors of the thread
-// that starts it.
-func (b *bench) startServer(name, addr string, cmd *exec.Cmd) (*process, error) {
+// onServerProcessor calls a function that starts a server that is measured. A process begins on the
+// processors of the thread that starts it.
+func (b *bench) onServerProcessor(start func()) {
 	if b.placement == nil {
-		return start(name, addr, cmd)
+		start()
+		return
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := unix.SchedSetaffinity(0, &b.placement.server); err != nil {
-		return nil, err
-	}
-	p, err := start(name, addr, cmd)
-	if err := unix.SchedSetaffinity(0, &b.placement.others); err != nil {
-		return nil, err
-	}
-	return p, err
+	harness.Check(unix.SchedSetaffinity(0, &b.placement.server))
+	defer func() { harness.Check(unix.SchedSetaffinity(0, &b.placement.others)) }()
+	start()
 }

@@ -15,30 +15,19 @@ func processorsOf(t *testing.T, pid int) (set unix.CPUSet) {
 }
 
 func TestSeparateKeepsOneProcessorForServers(t *testing.T) {
-	b, all := &bench{}, processorsOf(t, 0)
-	undo, err := b.separate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b, all := testBench(t), processorsOf(t, 0)
+	undo := b.separate()
 	defer undo()
-	redis, err := startRedis()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer redis.stop()
-	server, err := newRedis(b.startServer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.stop()
+	redis := b.startRedis()
+	server := b.floor("http")
 	want := placement{all, all}
 	if all.Count() > 1 {
 		want = splitProcessors(all)
 	}
-	if got := processorsOf(t, server.cmd.Process.Pid); got != want.server {
+	if got := processorsOf(t, server.pids[0]); got != want.server {
 		t.Errorf("a server runs on %v, want %v", got, want.server)
 	}
-	if got := processorsOf(t, redis.cmd.Process.Pid); got != want.others {
+	if got := processorsOf(t, redis.pids[0]); got != want.others {
 		t.Errorf("other processes run on %v, want %v", got, want.others)
 	}
 	if undo(); processorsOf(t, 0) != all {
@@ -47,12 +36,9 @@ func TestSeparateKeepsOneProcessorForServers(t *testing.T) {
 }
 
 func TestSharedProcessorsAreNotSeparated(t *testing.T) {
-	b, all := &bench{shared: true}, processorsOf(t, 0)
-	undo, err := b.separate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer undo()
+	b, all := testBench(t), processorsOf(t, 0)
+	b.shared = true
+	defer b.separate()()
 	if b.placement != nil || processorsOf(t, 0) != all {
 		t.Error("servers have a processor of their own")
 	}

@@ -12,7 +12,9 @@ import (
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server/envoy/xds/xdstest"
 )
 
 // rulesText is the rule file of both services: rules that never deny, but for quota.
@@ -24,21 +26,18 @@ descriptors:
   - {key: quota, rate_limit: {unit: year, requests_per_unit: 1}}
 `
 
-// newRLSContender returns a contender that calls a rate limit service.
-func newRLSContender(p *process, l rlsLoad) (*contender, func(), error) {
-	client, err := dialRLS(p.addr, l)
-	if err != nil {
-		return nil, nil, err
-	}
-	load := func(until time.Time) ([]time.Duration, error) {
+// rlsSubject returns a rate limit service under a load, until the end of the case.
+func (b *bench) rlsSubject(server, backend *process, l rlsLoad) *subject {
+	client := harness.Must(dialRLS(server.addr, l))
+	b.Cleanup(client.close)
+	return newSubject(server, backend, func(until time.Time) ([]time.Duration, error) {
 		check := newRLSCheck(l)
 		latencies, err := client.sendUntil(until, check)
 		if err == nil {
 			err = check.sums(time.Now())
 		}
 		return latencies, err
-	}
-	return &contender{server: p, load: load}, client.close, nil
+	})
 }
 
 // An rlsLoad is what a proxy asks of a rate limit service.
@@ -101,49 +100,138 @@ func (l rlsLoad) check(a *rlspb.RateLimitResponse) error {
 	return nil
 }
 
-// rls compares the gRPC API on the memory store with a server with a constant response.
-func (b *bench) rls() error {
-	if err := b.rlsOnMemory("RLS, 1 descriptor, 10,000 keys, 64 callers, memory store", oneDescriptor, 0.95); err != nil {
-		return err
-	}
-	return b.rlsOnMemory("the same with 3 descriptors", threeDescriptors, 0.85)
+// An rlsCase compares the gRPC API with something else.
+type rlsCase struct {
+	title  string
+	load   rlsLoad
+	dropIn bool // as penstock ratelimit: compatible, with statistics, and rules over xDS
+	least  float64
 }
 
-func (b *bench) rlsOnMemory(title string, l rlsLoad, atLeast float64) error {
-	b.logf("%s: %d pairs of %s", title, b.pairs, b.turn)
-	rules, err := b.file("rules/bench.yaml", rulesText)
-	if err != nil {
-		return err
+// On the memory store it is compared with a server with a constant response.
+var memoryCases = []rlsCase{
+	{title: "RLS, 1 descriptor, 10,000 keys, 64 callers, memory store", load: oneDescriptor, least: 0.95},
+	{title: "the same with 3 descriptors", load: threeDescriptors, least: 0.85},
+}
+
+// On Redis it is compared with envoyproxy/ratelimit, with the same rules on the same redis-server.
+var redisCases = []rlsCase{
+	{title: "RLS on Redis, 1 descriptor", load: oneDescriptor, least: 1.7},
+	{title: "RLS on Redis, 3 descriptors", load: threeDescriptors, least: 2.2},
+	{title: "penstock ratelimit on Redis, 1 descriptor", load: oneDescriptor, dropIn: true, least: 1.7},
+	{title: "penstock ratelimit on Redis, 3 descriptors", load: threeDescriptors, dropIn: true, least: 2.2},
+}
+
+// On a Cluster the daemon by itself decides the descriptors of a request as one; as penstock
+// ratelimit it counts each by itself, as the rival does.
+var clusterCases = []rlsCase{
+	{title: "RLS on a Redis Cluster of 3 shards with replicas, 1 descriptor", load: oneDescriptor, least: 2},
+	{title: "RLS on a Redis Cluster of 3 shards with replicas, 3 descriptors", load: threeDescriptors, least: 1.5},
+	{title: "penstock ratelimit on a Redis Cluster of 3 shards with replicas, 3 descriptors", load: threeDescriptors, dropIn: true, least: 1.5},
+}
+
+func (b *bench) rlsOnMemory() {
+	rules := b.file("rules/bench.yaml", rulesText)
+	for _, c := range memoryCases {
+		unlimited := c.load
+		unlimited.constant = true
+		constant, daemon := b.floor(fmt.Sprint("grpc", c.load.descriptors)), b.serve("grpc", "--rules", rules)
+		floor, ours := b.rlsSubject(constant, nil, unlimited), b.rlsSubject(daemon, nil, c.load)
+		b.takeTurns(c.title, floor, ours)
+		b.FindAtLeast(c.title, ours.rateTo(floor), c.least, "a gRPC server with a constant response")
+		constant.stop()
+		daemon.stop()
 	}
-	constant, err := b.floor(fmt.Sprint("grpc", l.descriptors))
-	if err != nil {
-		return err
+}
+
+func (b *bench) rlsOnRedis() {
+	redis := b.startRedis()
+	rates := b.rlsAgainstRival(redisCases, redis, "envoyproxy/ratelimit, and a p99 that is no higher")
+	b.Find(redisCases[1].title, "≥ 0.7× our rate with 1", rates[1] >= 0.7*rates[0], "%.2f×", rates[1]/rates[0])
+	const denied = "RLS on Redis, 3 descriptors, one of them denied for half of the keys"
+	b.rlsDenied(denied, redis)
+	b.rlsDenied(denied+", --deny-cache-age 10s", redis, "--deny-cache-age", "10s", "--redis-prefix", "other")
+}
+
+func (b *bench) rlsOnCluster() {
+	nodes := redistest.StartCluster(b).Nodes
+	b.rlsAgainstRival(clusterCases, redisOf("redis-cluster", nodes...), "envoyproxy/ratelimit on the same Cluster")
+}
+
+// rlsAgainstRival compares the gRPC API on Redis with envoyproxy/ratelimit, and returns the daemon's
+// rates. A quick run leaves out the rival, which must be downloaded and built.
+func (b *bench) rlsAgainstRival(cases []rlsCase, redis *process, than string) (rates []float64) {
+	var rival *process
+	if !b.Quick {
+		rival = b.startRatelimit(redis)
 	}
-	defer constant.stop()
-	daemon, err := b.serve("grpc", "--rules", rules)
-	if err != nil {
-		return err
+	for _, c := range cases {
+		daemon := b.serveRLS(c, redis)
+		ours := b.rlsSubject(daemon, redis, c.load)
+		target := fmt.Sprintf("≥ %s %s", harness.Times(c.least), than)
+		if rival == nil {
+			b.takeTurns(c.title, ours)
+			b.Find(c.title, target, false, "%.0f a second; without the rival", ours.Median("rate"))
+		} else {
+			theirs := b.rlsSubject(rival, redis, c.load)
+			b.takeTurns(c.title, theirs, ours)
+			ratio, p99, theirP99 := ours.rateTo(theirs), ours.Median("p99"), theirs.Median("p99")
+			b.Find(c.title, target, ratio.Median >= c.least && (redis.isCluster() || p99 <= theirP99),
+				"%s, by processor time %s; p99 %.2f ms to %.2f", ratio, ours.cheaperThan(theirs), p99, theirP99)
+		}
+		rates = append(rates, ours.Median("rate"))
+		daemon.stop()
 	}
-	defer daemon.stop()
-	unlimited := l
-	unlimited.constant = true
-	c, doneFloor, err := newRLSContender(constant, unlimited)
-	if err != nil {
-		return err
+	return rates
+}
+
+// serveRLS starts the daemon on Redis, in one of its two roles.
+func (b *bench) serveRLS(c rlsCase, redis *process, flags ...string) *process {
+	if c.dropIn {
+		return b.serveDropIn(redis)
 	}
-	defer doneFloor()
-	d, done, err := newRLSContender(daemon, l)
-	if err != nil {
-		return err
+	url := "redis://" + redis.addr
+	if redis.isCluster() {
+		url = "redis-cluster://" + redis.addr
 	}
-	defer done()
-	if err := b.takeTurns(title, c, d); err != nil {
-		return err
+	rules := b.file("rules/bench.yaml", rulesText)
+	return b.serve("grpc", append(flags, "--rules", rules, "--store", url, "--redis-timeout", "10s")...) // the rival's timeout
+}
+
+// ratelimitEnv returns the environment of envoyproxy/ratelimit, or of what is in its place, and the
+// address of its gRPC API.
+func ratelimitEnv(redis *process, more ...string) (addr string, env []string) {
+	addr = freeAddr()
+	kind := "SINGLE"
+	if redis.isCluster() {
+		kind = "CLUSTER"
 	}
-	ratio := d.ratioTo(c)
-	b.findings.Add(d.title, fmt.Sprintf("≥ %.2f× a gRPC server with a constant response", atLeast), ratio.Median >= atLeast,
-		"%s", measure.TimesWithSpread(ratio))
-	return nil
+	return addr, append(append(os.Environ(),
+		"GRPC_PORT="+portOf(addr), "PORT="+portOf(freeAddr()), "DEBUG_PORT="+portOf(freeAddr()),
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE="+kind, "REDIS_URL="+redis.addr, "USE_STATSD=false", "LOG_LEVEL=ERROR"), more...)
+}
+
+// serveDropIn starts the daemon in place of envoyproxy/ratelimit, as Envoy Gateway does: with
+// rules over xDS and statistics for Prometheus.
+func (b *bench) serveDropIn(redis *process) *process {
+	control := harness.Must(xdstest.Start("127.0.0.1:0"))
+	b.Cleanup(control.Stop)
+	control.Set("1", xdsRules())
+	cmd := exec.Command(b.daemon, "ratelimit")
+	addr, env := ratelimitEnv(redis, "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1",
+		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+freeAddr(),
+		"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_NODE_ID=bench", "CONFIG_GRPC_XDS_SERVER_URL="+control.Addr())
+	cmd.Env = env
+	return b.start("penstock ratelimit", addr, cmd)
+}
+
+// xdsRules is rulesText as a message.
+func xdsRules() []byte {
+	c := xdstest.Config{Name: "bench", Domain: "bench"}
+	for _, key := range []string{"user", "remote_address", "route"} {
+		c.Descriptors = append(c.Descriptors, xdstest.Descriptor{Key: key, Limit: &xdstest.Limit{Unit: xdstest.Hour, Requests: 1000000000}})
+	}
+	return c.Encode()
 }
 
 // ratelimitVersion is the version of the rival to install.
@@ -151,31 +239,40 @@ const ratelimitVersion = "v1.4.1-0.20260122083618-3fb702589d36"
 
 // startRatelimit starts the rival on Redis. On a Cluster it must buffer its writes, and does so
 // for the least time that its documentation recommends.
-func (b *bench) startRatelimit(redis *process) (*process, error) {
-	config, err := b.file("runtime/config/bench.yaml", rulesText)
-	if err != nil {
-		return nil, err
-	}
+func (b *bench) startRatelimit(redis *process) *process {
+	config := b.file("runtime/config/bench.yaml", rulesText)
 	dir := filepath.Dir(b.daemon)
 	install := exec.Command("go", "install", "github.com/envoyproxy/ratelimit/src/service_cmd@"+ratelimitVersion)
 	install.Dir, install.Env = dir, append(os.Environ(), "GOBIN="+dir, "GOFLAGS=-mod=mod")
 	if out, err := install.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building envoyproxy/ratelimit: %w\n%s", err, out)
-	}
-	var addrs [3]string
-	for i := range addrs {
-		if addrs[i], err = freeAddr(); err != nil {
-			return nil, err
-		}
+		b.Fatalf("building envoyproxy/ratelimit: %w\n%s", err, out)
 	}
 	cmd := exec.Command(filepath.Join(dir, "service_cmd"))
-	cmd.Env = append(os.Environ(),
-		"GRPC_PORT="+portOf(addrs[0]), "PORT="+portOf(addrs[1]), "DEBUG_PORT="+portOf(addrs[2]),
-		"RUNTIME_ROOT="+filepath.Dir(filepath.Dir(config)), "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE="+redis.kind(), "REDIS_URL="+redis.addr,
-		"USE_STATSD=false", "DISABLE_STATS=true", "LOG_LEVEL=ERROR")
-	if len(redis.pids) > 0 {
+	addr, env := ratelimitEnv(redis, "RUNTIME_ROOT="+filepath.Dir(filepath.Dir(config)), "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
+		"DISABLE_STATS=true")
+	if cmd.Env = env; redis.isCluster() {
 		cmd.Env = append(cmd.Env, "REDIS_PIPELINE_WINDOW=150us")
 	}
-	return b.startServer("envoyproxy/ratelimit", addrs[0], cmd)
+	return b.start("envoyproxy/ratelimit", addr, cmd)
+}
+
+// rlsDenied compares requests one of whose three descriptors is denied for half of the keys
+// with those that are all granted.
+func (b *bench) rlsDenied(title string, redis *process, flags ...string) {
+	daemon := b.serveRLS(rlsCase{}, redis, flags...)
+	defer daemon.stop()
+	useQuotas(daemon)
+	granted, denied := b.rlsSubject(daemon, redis, threeDescriptors), b.rlsSubject(daemon, redis, halfDenied)
+	granted.Name, denied.Name = "penstock, all granted", "penstock, half denied"
+	b.takeTurns(title, granted, denied)
+	ratio := denied.rateTo(granted)
+	b.Find(title, "≥ 1.25× the rate without denials", ratio.Median >= 1.25, "%s, by processor time %s", ratio, denied.cheaperThan(granted))
+}
+
+// useQuotas makes each call once, with all quotas unused: those are granted, which is not the
+// response that is measured.
+func useQuotas(p *process) {
+	client := harness.Must(dialRLS(p.addr, halfDenied))
+	defer client.close()
+	harness.Check(client.sendEach(newRLSCheck(threeDescriptors)))
 }

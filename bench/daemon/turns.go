@@ -1,14 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // callers is the number of concurrent calls, as of a busy proxy.
@@ -17,139 +16,106 @@ const callers = 64
 // keyCount is the number of keys that are used in turn.
 const keyCount = 10_000
 
-// A contender is a server under load.
-type contender struct {
+// A subject is a server under load. Its figures are the rate, the p99 in milliseconds, and the
+// processor time of a call in microseconds: of the server, of its backend, of the load, and of all.
+type subject struct {
+	harness.Contender
 	server  *process
 	backend *process // the server's own server, such as redis-server; or nil
-	// load makes calls until the time is up, and returns how long each took, or an error if a
-	// response is wrong.
-	load func(until time.Time) ([]time.Duration, error)
-
-	result
+	turn    func(length time.Duration)
 }
 
-// takeTurns runs the contenders in turns.
-func (b *bench) takeTurns(title string, cs ...*contender) error {
-	for _, c := range cs {
-		c.title = title
-		if c.name == "" {
-			c.name = c.server.name
-		}
-		if err := c.runTurn(b.turn / 4); err != nil { // warm up
-			return fmt.Errorf("%s: %w", c.server.name, err)
-		}
-		c.rates, c.p99, c.serverCPU, c.backendCPU, c.loadCPU = nil, nil, nil, nil, nil
+// A load makes calls until the time is up, and returns how long each took, or an error if a response
+// is wrong.
+type load func(until time.Time) ([]time.Duration, error)
+
+// newSubject returns a server under a load.
+func newSubject(server, backend *process, l load) *subject {
+	s := &subject{server: server, backend: backend}
+	s.Name = server.name
+	s.turn = func(length time.Duration) { harness.Check(s.measure(length, l)) }
+	return s
+}
+
+// measure runs a load for a while.
+func (s *subject) measure(length time.Duration, l load) error {
+	before, begin := s.processors(), time.Now()
+	latencies, err := l(begin.Add(length))
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.server.name, err)
 	}
-	for range b.pairs {
-		for _, c := range cs {
-			if err := c.runTurn(b.turn); err != nil {
-				return fmt.Errorf("%s: %w", c.server.name, err)
-			}
-		}
+	took, after := time.Since(begin), s.processors()
+	slices.Sort(latencies)
+	calls := float64(len(latencies))
+	s.Add("rate", calls/took.Seconds())
+	s.Add("p99", float64(latencies[len(latencies)*99/100])/1e6)
+	sum := 0.0
+	for figure, spent := range after {
+		micros := float64(spent-before[figure]) / 1e3 / calls
+		s.Add(figure, micros)
+		sum += micros
 	}
-	for _, c := range cs {
-		c.toFloor = c.ratioTo(cs[0])
-		b.results = append(b.results, c.result)
-	}
+	s.Add("processor", sum)
 	return nil
 }
 
-func (c *contender) ratioTo(other *contender) measure.Spread {
-	return measure.SpreadOf(measure.Ratios(c.rates, other.rates))
+// processors returns the processor time of the load, the server and its backend so far.
+func (s *subject) processors() map[string]time.Duration {
+	times := map[string]time.Duration{"load": processorOf(os.Getpid()), "server": s.server.processor()}
+	if s.backend != nil {
+		times["backend"] = s.backend.processor()
+	}
+	return times
 }
 
 // cheaperThan returns how many times as much processor time a call costs the other. Unlike a
 // ratio of rates, it depends little on what else runs on the machine.
-func (c *contender) cheaperThan(other *contender) measure.Spread {
-	return measure.SpreadOf(measure.Ratios(other.totalCPU(), c.totalCPU()))
+func (s *subject) cheaperThan(other *subject) harness.Spread {
+	return other.To(&s.Contender, "processor")
 }
 
-// totalCPU returns the processor time of a call in each turn, of load, server and backend.
-func (c *contender) totalCPU() []float64 {
-	all := slices.Clone(c.serverCPU)
-	for i := range all {
-		all[i] += c.loadCPU[i]
-		if c.backend != nil {
-			all[i] += c.backendCPU[i]
+// takeTurns measures the subjects in turns, after a warm-up, and adds rows to the table.
+func (b *bench) takeTurns(title string, subjects ...*subject) {
+	b.Logf("%s: %d turns of %s for each of %d", title, b.Rounds, b.Turn, len(subjects))
+	var contenders []*harness.Contender
+	for _, s := range subjects {
+		s.turn(b.Turn / 4)
+		s.Forget()
+		s.Measure = func(*harness.Contender) { s.turn(b.Turn) }
+		contenders = append(contenders, &s.Contender)
+	}
+	harness.TakeTurns(b.Rounds, contenders...)
+	t := b.Table("Rates: medians of the turns, in brackets the 10th to the 90th percentile of the pairs",
+		"case", "server", "thousand a second", "to the first row", "p99, ms", "server µs a call", "redis-server", "load")
+	for _, c := range contenders {
+		row := []any{title, c.Name, harness.Decimals(1)(c.Median("rate") / 1000), c.To(contenders[0], "rate")}
+		for _, figure := range []string{"p99", "server", "backend", "load"} {
+			row = append(row, harness.Decimals(2)(c.Median(figure)))
 		}
+		t.Row(row...)
 	}
-	return all
 }
 
-// runTurn runs all callers for a while.
-func (c *contender) runTurn(length time.Duration) error {
-	before, err := c.cpuTimes()
-	if err != nil {
-		return err
-	}
-	begin := time.Now()
-	latencies, err := c.load(begin.Add(length))
-	if err != nil {
-		return err
-	}
-	took := time.Since(begin)
-	after, err := c.cpuTimes()
-	c.record(latencies, took, after.since(before))
-	return err
-}
+// rateTo returns the ratio of the rate to that of another.
+func (s *subject) rateTo(other *subject) harness.Spread { return s.To(&other.Contender, "rate") }
 
-// cpuTimes is the processor time of the load, the server and its backend.
-type cpuTimes struct{ load, server, backend time.Duration }
-
-func (b cpuTimes) since(a cpuTimes) cpuTimes {
-	return cpuTimes{load: b.load - a.load, server: b.server - a.server, backend: b.backend - a.backend}
-}
-
-func (c *contender) cpuTimes() (b cpuTimes, err error) {
-	if b.load, err = ownProcessor(); err != nil {
-		return b, err
-	}
-	if c.backend != nil {
-		if b.backend, err = c.backend.processor(); err != nil {
-			return b, err
-		}
-	}
-	b.server, err = c.server.processor()
-	return b, err
-}
-
-// loadByCallers returns a load of concurrent callers, each of which makes one call after the other.
-// send makes the n-th call.
-func loadByCallers(send func(n int) error) func(until time.Time) ([]time.Duration, error) {
+// loadByCallers returns a load of concurrent callers, each of which makes one call after the other, at
+// least one. send makes the n-th call.
+func loadByCallers(send func(n int) error) load {
 	var sent atomic.Int64
 	return func(until time.Time) ([]time.Duration, error) {
-		latencies, errs := make([][]time.Duration, callers), make([]error, callers)
-		var running sync.WaitGroup
-		for i := range callers {
-			running.Go(func() { latencies[i], errs[i] = sendUntil(until, &sent, send) })
-		}
-		running.Wait()
-		return slices.Concat(latencies...), errors.Join(errs...)
-	}
-}
-
-// sendUntil makes calls until the time is up, at least one.
-func sendUntil(until time.Time, sent *atomic.Int64, send func(n int) error) ([]time.Duration, error) {
-	var latencies []time.Duration
-	for at := time.Now(); len(latencies) == 0 || at.Before(until); {
-		if err := send(int(sent.Add(1))); err != nil {
-			return nil, err
-		}
-		now := time.Now()
-		latencies = append(latencies, now.Sub(at))
-		at = now
-	}
-	return latencies, nil
-}
-
-func (c *contender) record(latencies []time.Duration, took time.Duration, spent cpuTimes) {
-	slices.Sort(latencies)
-	calls := float64(len(latencies))
-	c.rates = append(c.rates, calls/took.Seconds())
-	c.p99 = append(c.p99, float64(latencies[len(latencies)*99/100])/1e6)
-	c.serverCPU = append(c.serverCPU, float64(spent.server)/1e3/calls)
-	c.loadCPU = append(c.loadCPU, float64(spent.load)/1e3/calls)
-	if c.backend != nil {
-		c.backendCPU = append(c.backendCPU, float64(spent.backend)/1e3/calls)
+		latencies := make([][]time.Duration, callers)
+		_, err := harness.Concurrently(callers, func(i int) error {
+			for at := time.Now(); len(latencies[i]) == 0 || at.Before(until); {
+				if err := send(int(sent.Add(1))); err != nil {
+					return err
+				}
+				now := time.Now()
+				latencies[i] = append(latencies[i], now.Sub(at))
+				at = now
+			}
+			return nil
+		})
+		return slices.Concat(latencies...), err
 	}
 }

@@ -6,30 +6,22 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // weigh measures the daemon's memory with all APIs enabled: idle, and with live keys.
-func (b *bench) weigh() error {
-	b.logf("memory, idle and with %d keys", b.keys)
+func (b *bench) weigh() {
+	b.Logf("memory, idle and with %d keys", b.keys)
 	anywhere := "127.0.0.1:0"
-	daemon, err := b.serve("resp", "--grpc", anywhere, "--http", anywhere, "--admin", anywhere)
-	if err != nil {
-		return err
-	}
-	defer daemon.stop()
+	daemon := b.serve("resp", "--grpc", anywhere, "--http", anywhere, "--admin", anywhere)
 	<-time.After(time.Second)
-	idle, err := daemon.resident()
-	if err != nil {
-		return err
-	}
-	if err := fill(daemon.addr, b.keys); err != nil {
-		return err
-	}
-	full, err := daemon.resident()
+	idle := daemon.resident()
+	harness.Check(fill(daemon.addr, b.keys))
+	full := daemon.resident()
 	const mb = 1e6
-	b.findings.Add("memory of the process, idle", "≤ 40 MB", idle <= 40*mb, "%.1f MB", float64(idle)/mb)
-	b.findings.Add(fmt.Sprintf("memory of the process, %d keys", b.keys), "≤ 150 MB", full <= 150*mb, "%.1f MB", float64(full)/mb)
-	return err
+	b.Find("memory of the process, idle", "≤ 40 MB", idle <= 40*mb, "%.1f MB", float64(idle)/mb)
+	b.Find(fmt.Sprintf("memory of the process, %d keys", b.keys), "≤ 150 MB", full <= 150*mb, "%.1f MB", float64(full)/mb)
 }
 
 // fill takes each key once, so that it is in debt for an hour, and checks that each was

@@ -1,5 +1,5 @@
 // Command engine measures what a decision of the daemon costs without its network: requests
-// with one to five descriptors on a memory store, and how much longer one descriptor takes
+// with one to ten descriptors on a memory store, and how much longer one descriptor takes
 // with top keys, and with overrides of other keys. Beside them is the floor, which is what a
 // token bucket without keys costs: it says how fast the machine was.
 //
@@ -10,7 +10,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -18,12 +17,12 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
@@ -43,10 +42,11 @@ type workload struct {
 }
 
 var workloads = []workload{
-	{name: "1 descriptor", descriptors: 1, most: 350},
-	{name: "2 descriptors", descriptors: 2, most: 500},
-	{name: "3 descriptors", descriptors: 3, most: 650},
-	{name: "5 descriptors", descriptors: 5, most: 950},
+	{name: "1 descriptor", descriptors: 1, most: 450},
+	{name: "2 descriptors", descriptors: 2, most: 600},
+	{name: "3 descriptors", descriptors: 3, most: 750},
+	{name: "5 descriptors", descriptors: 5, most: 1000},
+	{name: "10 descriptors", descriptors: 10, most: 1400},
 	{name: "1, with top keys", descriptors: 1, topKeys: true, mostLonger: 30},
 	{
 		name: "1, overrides of 100,000 other keys", descriptors: 1, mostLonger: 30, overrides: overrides.MaxOverrides,
@@ -77,180 +77,141 @@ descriptors:
   - {key: generic_key, value: all, rate_limit: {unit: second, requests_per_unit: 4000000000}}
 `
 
-func main() {
-	quick := flag.Bool("quick", false, "measure once, with a hundredth of the keys and overrides")
-	flag.Parse()
-	p := plan{rounds: 5, warmUp: 1500 * time.Millisecond, time: 500 * time.Millisecond, flood: 10_000_000}
-	if *quick {
-		p = quickPlan()
-	}
-	if err := run(p, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "engine:", err)
-		os.Exit(1)
-	}
-}
+// moreRules are for requests with more than five descriptors.
+const moreRules = `  - {key: method, limit: 1000000000/1s}
+  - {key: region, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+  - {key: plan, limit: 1000000000/1s}
+  - {key: client, limit: 1000000000/1s}
+  - {key: version, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
+`
 
-// A plan is how long is measured.
-type plan struct {
-	rounds int
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// A bench is one run.
+type bench struct {
+	*harness.Run
 	warmUp time.Duration // before a workload with top keys, which are sampled by the rate of the last second
-	time   time.Duration // of a workload in a round
-	flood  int           // keys
+	keys   int           // that flood top keys
+	small  int           // by which the numbers of overrides are divided
 }
 
-// quickPlan returns a plan for tests, and makes the workloads small.
-func quickPlan() plan {
-	for i := range workloads {
-		workloads[i].overrides /= 100
+// command measures, and returns the exit status.
+func command(args []string, stdout, stderr io.Writer) int {
+	b := &bench{Run: harness.New("engine", stdout, stderr), warmUp: 1500 * time.Millisecond, keys: 10_000_000, small: 1}
+	b.TurnFlags("rounds", 5, "round", 500*time.Millisecond)
+	b.Settings = func() string {
+		return fmt.Sprintf("processor time in the fastest tenth of the chunks of %s, %d rounds of %s", harness.Thousands(chunk), b.Rounds, b.Turn)
 	}
-	return plan{rounds: 1, warmUp: time.Millisecond, time: time.Millisecond, flood: 100_000}
+	b.Prepare = func() {
+		if b.Quick {
+			b.Rounds, b.Turn, b.warmUp, b.keys, b.small = 1, time.Millisecond, time.Millisecond, 100_000, 100
+		}
+	}
+	return b.Main(args, []harness.Case{{Name: "decide", Run: b.decide}, {Name: "flood", Run: b.flood}})
 }
 
-// run prints what a decision costs in each workload, and what top keys cost in memory.
-func run(p plan, out io.Writer) error {
+// decide measures what a decision costs in each workload.
+func (b *bench) decide() {
 	runtime.LockOSThread() // the time of this thread is what is measured
 	defer runtime.UnlockOSThread()
-	var contenders []*contender
-	for i := range workloads {
-		c, err := workloads[i].contender()
-		if err != nil {
-			return err
+	contenders := []*harness.Contender{b.contender(workload{name: "floor: a token bucket without keys"}, floor())}
+	for _, w := range workloads {
+		w.overrides /= b.small
+		contenders = append(contenders, b.contender(w, w.decider()))
+	}
+	harness.TakeTurns(b.Rounds, contenders...)
+	t := b.Table("Decisions", "workload", "ns per decision", "to the floor", "more than 1 descriptor", "allocations")
+	floor, one := nanos(contenders[0]), nanos(contenders[1])
+	for i, c := range contenders {
+		ns, allocations := nanos(c), slices.Max(c.Of("allocations"))
+		t.Row(c.Name, harness.Decimals(0)(ns), harness.Times(ns/floor), fmt.Sprintf("%+.0f", ns-one), allocations)
+		if i == 0 {
+			continue
 		}
-		contenders = append(contenders, c)
-	}
-	contenders = append(contenders, floorContender())
-	for range p.rounds { // in turn, so that a busy machine disturbs all of them
-		for _, c := range contenders {
-			if err := c.run(p); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
+		if w := workloads[i-1]; w.most > 0 {
+			b.Find(w.name, fmt.Sprintf("≤ %.0f ns, 0 allocations", w.most), ns <= w.most && allocations == 0, "%.0f ns, %.0f", ns, allocations)
+		} else {
+			b.Find(w.name, fmt.Sprintf("≤ %.0f ns more than 1 descriptor", w.mostLonger), ns-one <= w.mostLonger, "%+.0f ns", ns-one)
 		}
 	}
-	if err := printTable(contenders, out); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\ntop keys after %d different keys: %.1f MB, at most 8\n", p.flood, floodTopKeys(p.flood))
-	return err
 }
 
-func printTable(all []*contender, out io.Writer) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "workload\tns per decision\tat most\tto the floor\tmore than 1 descriptor\tat most\tallocations\t")
-	figure := func(bound float64) string {
-		if bound == 0 {
-			return ""
-		}
-		return fmt.Sprintf("%.0f", bound)
-	}
-	one, floor := all[0].nanos(), all[len(all)-1].nanos()
-	for _, c := range all {
-		fmt.Fprintf(table, "%s\t%.0f\t%s\t%.1f×\t%+.0f\t%s\t%.0f\t\n",
-			c.name, c.nanos(), figure(c.most), c.nanos()/floor, c.nanos()-one, figure(c.mostLonger), c.allocations)
-	}
-	return table.Flush()
-}
-
-// A contender is measured in chunks.
-type contender struct {
-	workload
-	decide      func(i int) error // about key i
-	chunks      []float64         // nanoseconds of processor time for a decision, on average
-	allocations float64
+// nanos returns the time of a decision in the fastest tenth of the chunks: the others shared
+// the processor's core, or its caches, with other work.
+func nanos(c *harness.Contender) float64 {
+	chunks := slices.Sorted(slices.Values(c.Of("ns")))
+	return chunks[len(chunks)/10]
 }
 
 const chunk = 20_000 // decisions
 
-// nanos returns the time of a decision in the fastest tenth of the chunks: the others shared
-// the processor's core, or its caches, with other work.
-func (c *contender) nanos() float64 {
-	slices.Sort(c.chunks)
-	return c.chunks[len(c.chunks)/10]
-}
-
-// run measures for one round.
-func (c *contender) run(p plan) error {
-	if c.topKeys {
-		if err := c.spend(p.warmUp, func(float64) {}); err != nil {
-			return err
+// contender returns a workload that is measured by the processor time of each chunk of decisions.
+func (b *bench) contender(w workload, decide func(i int) error) *harness.Contender {
+	return &harness.Contender{Name: w.name, Measure: func(c *harness.Contender) {
+		if w.topKeys {
+			spend(b.warmUp, decide, func(float64) {})
 		}
-	}
-	err := c.spend(p.time, func(nanos float64) { c.chunks = append(c.chunks, nanos) })
-	c.allocations = max(c.allocations, testing.AllocsPerRun(1000, func() { err = errors.Join(err, c.decide(0)) }))
-	return err
+		spend(b.Turn, decide, func(nanos float64) { c.Add("ns", nanos) })
+		c.Add("allocations", testing.AllocsPerRun(1000, func() { harness.Check(decide(0)) }))
+	}}
 }
 
-// spend decides for a while, at least one chunk, and reports each.
-func (c *contender) spend(d time.Duration, report func(nanos float64)) error {
+// spend decides for a while, at least one chunk, and reports the time of a decision in each.
+func spend(d time.Duration, decide func(i int) error, report func(nanos float64)) {
 	for began := time.Now(); ; {
-		nanos, err := c.timeChunk()
-		if err != nil {
-			return err
+		before := threadTime()
+		for i := range chunk {
+			if err := decide(i % keys); err != nil {
+				harness.Check(err)
+			}
 		}
-		report(nanos)
+		report(float64(threadTime()-before) / chunk)
 		if time.Since(began) >= d {
-			return nil
+			return
 		}
 	}
-}
-
-// timeChunk returns the time of a decision in one chunk.
-func (c *contender) timeChunk() (nanos float64, err error) {
-	before, err := threadTime()
-	for i := 0; i < chunk && err == nil; i++ {
-		err = c.decide(i % keys)
-	}
-	if err != nil {
-		return 0, err
-	}
-	after, err := threadTime()
-	return float64(after-before) / chunk, err
 }
 
 // threadTime returns the processor time of this thread: unlike time that passes, it does not
 // count the turns of other processes.
-func threadTime() (time.Duration, error) {
+func threadTime() time.Duration {
 	var t unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return time.Duration(t.Nano()), err
+	harness.Check(unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t))
+	return time.Duration(t.Nano())
 }
 
-// floorContender returns the least that a decision can do: read a clock and swap a word.
-func floorContender() *contender {
+// floor returns the least that a decision can do: read a clock and swap a word.
+func floor() func(int) error {
 	var word atomic.Int64
 	base := time.Now()
-	return &contender{workload: workload{name: "floor: a token bucket without keys"}, decide: func(int) error {
+	return func(int) error {
 		now, full := int64(time.Since(base)), word.Load()
 		if !word.CompareAndSwap(full, max(full, now)+1) {
 			return errors.New("the word changed")
 		}
 		return nil
-	}}
+	}
 }
 
 // engine returns an engine with the overrides of the workload.
-func (w *workload) engine() (*engine.Engine, error) {
-	book, err := overrides.Open(nil)
-	if err != nil {
-		return nil, err
-	}
+func (w *workload) engine() *engine.Engine {
+	book := harness.Must(overrides.Open(nil))
 	all := make([]overrides.Override, w.overrides)
 	for i := range all {
 		all[i] = overrides.Override{Rule: "edge/user", Key: w.override(i), Limit: "ban"}
 	}
-	if err := book.Put(context.Background(), all); err != nil {
-		return nil, err
-	}
-	set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(ruleFile)})
-	if err != nil {
-		return nil, err
-	}
+	harness.Check(book.Put(context.Background(), all))
 	o := &engine.Options{Overrides: book}
 	if w.topKeys {
 		o.TopKeys = topkeys.New(nil)
 	}
+	text := ruleFile
+	if w.descriptors > 5 {
+		text += moreRules
+	}
 	e := engine.New(penstock.NewMemory(nil), o)
-	e.SetRules(set)
-	return e, nil
+	e.SetRules(harness.Must(rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(text)})))
+	return e
 }
 
 // keys is how many users decisions are about: so many that they do not fit in the caches of
@@ -258,24 +219,22 @@ func (w *workload) engine() (*engine.Engine, error) {
 const keys = 10_000
 
 // descriptors returns the first n descriptors that a proxy sends: the user, the address, the
-// route, the tenant, and one for all callers.
+// route, the tenant, one for all callers, and others.
 func descriptors(n int) []engine.Descriptor {
 	ds := make([]engine.Descriptor, n)
 	for i, e := range []rules.Entry{
 		{Key: "user"}, {Key: "remote_address"}, {Key: "route", Value: "checkout"}, {Key: "tenant"}, {Key: "generic_key", Value: "all"},
+		{Key: "method", Value: "POST"}, {Key: "region", Value: "eu"}, {Key: "plan", Value: "paid"}, {Key: "client", Value: "web"}, {Key: "version", Value: "2"},
 	}[:n] {
 		ds[i] = engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1}
 	}
 	return ds
 }
 
-// contender returns the workload with an engine. Its requests are of different users, and in
-// the memory of the request before, as the APIs decode them.
-func (w *workload) contender() (*contender, error) {
-	e, err := w.engine()
-	if err != nil {
-		return nil, err
-	}
+// decider returns a function that decides about key i with an engine. Its requests are of different
+// users, and in the memory of the request before, as the APIs decode them.
+func (w *workload) decider() func(i int) error {
+	e := w.engine()
 	addresses, tenants := make([]string, keys), make([]string, 100)
 	for i := range addresses {
 		addresses[i] = fmt.Sprintf("203.%d.%d.9", i>>8, i&255)
@@ -285,7 +244,7 @@ func (w *workload) contender() (*contender, error) {
 	}
 	ds := descriptors(w.descriptors)
 	var decided engine.Result
-	return &contender{workload: *w, decide: func(i int) error {
+	return func(i int) error {
 		for j := range ds {
 			switch e := &ds[j].Entries[0]; e.Key {
 			case "user", "remote_address":
@@ -299,26 +258,18 @@ func (w *workload) contender() (*contender, error) {
 			return errors.Join(errors.New("a request was not granted"), err)
 		}
 		return nil
-	}}, nil
+	}
 }
 
-// floodTopKeys returns how many megabytes top keys hold after decisions about n keys.
-func floodTopKeys(n int) float64 {
-	before := heap()
+// flood measures how many megabytes top keys hold after decisions about many keys.
+func (b *bench) flood() {
+	before := harness.Heap()
 	tracker := topkeys.New(nil)
 	source := tracker.NewSource("edge/user")
-	for i := range n {
+	for i := range b.keys {
 		tracker.Record(source, fmt.Sprint("user=", i), topkeys.Denied, 1, 0)
 	}
-	held := heap() - before
+	held := float64(int64(harness.Heap().HeapAlloc)-int64(before.HeapAlloc)) / 1e6
 	runtime.KeepAlive(tracker)
-	return float64(held) / 1e6
-}
-
-// heap returns how many bytes are in use.
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
+	b.Find(fmt.Sprintf("top keys after %s different keys", harness.Thousands(b.keys)), "≤ 8 MB", held <= 8, "%.1f MB", held)
 }

@@ -2,54 +2,42 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
-func quick() *bench { return &bench{rounds: 3, length: 50 * time.Microsecond, clients: 100} }
-
-func TestCasesRunQuick(t *testing.T) {
-	for _, trial := range cases {
-		t.Run(trial.name, func(t *testing.T) {
-			b := quick()
-			if err := trial.run(b); err != nil {
-				t.Fatal(err)
-			}
-			if len(b.findings) != 1 || len(b.timings) < 2 {
-				t.Errorf("found %v, timed %v", b.findings, b.timings)
-			}
-		})
-	}
+func quick() *bench {
+	b := newBench(io.Discard, io.Discard)
+	b.Rounds, b.Turn, b.clients = 3, 50*time.Microsecond, 100
+	return b
 }
 
 // Allocations do not depend on the load of the machine, so these targets are checked
 // even here.
 func TestPenstockAllocatesLessThanRivals(t *testing.T) {
-	b := quick()
-	for _, trial := range cases {
-		if err := trial.run(b); err != nil {
+	for _, denied := range []bool{false, true} {
+		subjects, err := quick().measure("", append([]middleware{ours, bare}, rivals...), denied)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	mine, base := map[string]float64{}, map[string]float64{}
-	for _, m := range b.timings {
-		switch m.name {
-		case ours.name, noHeaders.name:
-			mine[m.title] = m.allocs
-		case bare.name:
-			base[m.title] = m.allocs
-		default:
-			if m.allocs <= mine[m.title] {
-				t.Errorf("%s: %s has %.1f allocations, penstock %.1f", m.title, m.name, m.allocs, mine[m.title])
+		for _, s := range subjects[2:] {
+			if mine := subjects[0].allocs; s.allocs <= mine {
+				t.Errorf("denied %t: %s has %.1f allocations, penstock %.1f", denied, s.Name, s.allocs, mine)
 			}
 		}
 	}
-	const title = "allowed, without header fields"
-	if more := mine[title] - base[title]; more > 0.5 {
-		t.Errorf("%s: %.1f allocations more than the handler alone", title, more)
+	silent, err := quick().measure("", []middleware{noHeaders, bare}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more := silent[0].allocs - silent[1].allocs; more > 0.5 {
+		t.Errorf("without header fields: %.1f allocations more than the handler alone", more)
 	}
 }
 
@@ -71,7 +59,7 @@ func TestCommandPrintsTable(t *testing.T) {
 		t.Errorf("-run ran other cases too:\n%s", &out)
 	}
 	for _, c := range rivals {
-		if !strings.Contains(rivalVersions(), c.module+" v") {
+		if !strings.Contains(harness.Versions(rivalModules()), c.module+" v") {
 			t.Errorf("no version of %s", c.module)
 		}
 	}
@@ -88,23 +76,23 @@ func TestCommandRejectsBadFlags(t *testing.T) {
 
 // Each check is tested with a wrong workload.
 func TestVerifyCatchesWrongWorkloads(t *testing.T) {
-	refusing := contender{name: "refusing", open: func(_ int64, _ http.Handler) (http.Handler, error) {
+	refusing := middleware{name: "refusing", open: func(_ int64, _ http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }), nil
 	}}
-	noHeader := contender{name: "no header", header: "X-Ratelimit-Remaining", open: bare.open}
-	unlimited := contender{name: "lenient", open: bare.open}
+	noHeader := middleware{name: "no header", header: "X-Ratelimit-Remaining", open: bare.open}
+	unlimited := middleware{name: "lenient", open: bare.open}
 	for _, test := range []struct {
-		contender contender
-		denied    bool
-		want      string
+		middleware middleware
+		denied     bool
+		want       string
 	}{
 		{refusing, false, "were denied, want 0"},
 		{refusing, true, "were denied at once"},
 		{noHeader, false, "without what remains"},
 		{unlimited, true, "were denied, want"},
 	} {
-		if _, err := quick().runAll([]contender{test.contender}, test.denied); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want something about %q", test.contender.name, err, test.want)
+		if _, err := quick().measure("", []middleware{test.middleware}, test.denied); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want something about %q", test.middleware.name, err, test.want)
 		}
 	}
 	e, err := quick().open(ours, false)
@@ -122,13 +110,13 @@ func TestVerifyCatchesWrongWorkloads(t *testing.T) {
 
 // Every contender has separate state for each client.
 func TestRivalsSeparateClients(t *testing.T) {
-	for _, c := range append([]contender{ours, noHeaders}, rivals...) {
+	for _, c := range append([]middleware{ours, noHeaders}, rivals...) {
 		e, err := quick().open(c, true)
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		e.runCalls(100)
+		e.send(100)
 		if e.denied != 100 {
 			t.Errorf("%s: %d of 100 spent clients were denied", c.name, e.denied)
 		}

@@ -12,69 +12,189 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
-	"runtime"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func names() (all []string) {
-	for _, t := range cases {
-		all = append(all, t.name)
+// A bench is one run.
+type bench struct {
+	*harness.Run
+	clients int
+}
+
+func newBench(stdout, stderr io.Writer) *bench {
+	b := &bench{Run: harness.New("http", stdout, stderr), clients: 10_000}
+	b.TurnFlags("rounds", 80, "round", 10*time.Millisecond)
+	b.Rivals = rivalModules()
+	b.Settings = func() string {
+		return fmt.Sprintf("%d rounds of %s a contender, %s clients", b.Rounds, b.Turn, harness.Thousands(b.clients))
 	}
-	return all
+	b.Prepare = func() {
+		if b.Quick {
+			b.Rounds, b.Turn, b.clients = min(b.Rounds, 5), 200*time.Microsecond, 100
+		}
+	}
+	return b
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{clients: 10_000}
-	c := measure.NewCommand("http", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 80, "number of rounds of each case")
-	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "length of one contender's turn")
-	if !c.Parse(args, b.check) {
-		return 2
+	b := newBench(stdout, stderr)
+	return b.Main(args, []harness.Case{
+		{Name: "allowed", Run: func() { b.compare("allowed", false) }},
+		{Name: "denied", Run: func() { b.compare("denied", true) }},
+		{Name: "silent", Run: b.withoutHeaders},
+	})
+}
+
+// The hourly limits of clients that are always allowed, and of clients that are denied
+// from the second request on.
+const (
+	plenty = 1_000_000_000
+	once   = 1
+)
+
+// compare measures all middleware in turns.
+func (b *bench) compare(title string, denied bool) {
+	subjects := harness.Must(b.measure(title, append([]middleware{ours, bare}, rivals...), denied))
+	mine, others := subjects[0], subjects[2:]
+	next := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.Median("ns"), t.Median("ns")) })
+	fewest := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.allocs, t.allocs) }).allocs
+	faster := next.To(&mine.Contender, "ns")
+	b.Find(title+", "+harness.Thousands(b.clients)+" clients, X-RateLimit fields", "faster, and fewer allocations, than every rival",
+		faster.Median > 1 && mine.allocs < fewest-0.5,
+		"%s faster than the next, %s; %.1f allocations, the next has %.1f", faster, next.Name, mine.allocs, fewest)
+}
+
+// withoutHeaders measures the cost without header fields.
+func (b *bench) withoutHeaders() {
+	const title = "allowed, without header fields"
+	subjects := harness.Must(b.measure(title, []middleware{noHeaders, bare}, false))
+	more := subjects[0].allocs - subjects[1].allocs
+	b.Find(title, "≤ 2 allocations more than the handler alone", more < 2.5, "%.1f allocations more", more)
+}
+
+// measure measures middleware in turns, verifies the workload and adds rows to the table.
+func (b *bench) measure(title string, all []middleware, denied bool) (subjects []*subject, err error) {
+	var contenders []*harness.Contender
+	for _, m := range all {
+		s, err := b.open(m, denied)
+		if err != nil {
+			return nil, err
+		}
+		s.laps = harness.Calibrate(b.Turn, 1, s.send)
+		subjects, contenders = append(subjects, s), append(contenders, &s.Contender)
 	}
-	if c.Quick {
-		b.rounds, b.length, b.clients = min(b.rounds, 5), 200*time.Microsecond, 100
+	harness.TakeTurns(b.Rounds, contenders...)
+	t := b.Table("Speed: medians of the rounds, in brackets the 10th to the 90th percentile",
+		"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied")
+	for _, s := range subjects {
+		s.countAllocations()
+		if err := s.verify(denied, b.clients); err != nil {
+			return nil, err
+		}
+		t.Row(title, s.Name, harness.Decimals(0)(s.Median("ns")), s.To(contenders[0], "ns"),
+			harness.Decimals(1)(s.allocs), harness.Thousands(len(s.seen)), fmt.Sprintf("%.0f %%", 100*float64(s.denied)/float64(s.calls)))
 	}
-	for _, t := range cases {
-		if c.Wants(t.name) {
-			c.Record(t.name, t.run(b))
-			runtime.GC()
+	return subjects, nil
+}
+
+// A subject is middleware that is measured. Its figure is "ns", nanoseconds a request.
+type subject struct {
+	harness.Contender
+	middleware
+	handler  http.Handler
+	requests []*http.Request
+	response *response
+	at       int // among the requests
+	laps     int // requests a round
+
+	allocs        float64
+	calls, denied int
+	seen          map[string]bool // of client addresses
+}
+
+// open opens middleware. If all requests are to be denied, each client has spent its
+// limit.
+func (b *bench) open(m middleware, denied bool) (*subject, error) {
+	perHour := int64(plenty)
+	if denied {
+		perHour = once
+	}
+	h, err := m.open(perHour, http.HandlerFunc(hello))
+	if err != nil {
+		return nil, err
+	}
+	s := &subject{middleware: m, handler: h, requests: clients(b.clients), response: newResponse(), seen: map[string]bool{}}
+	s.Name = m.name
+	s.Measure = func(c *harness.Contender) { c.Add("ns", float64(s.send(s.laps))/float64(s.laps)) }
+	if denied {
+		s.send(b.clients)
+		if s.denied != 0 {
+			return nil, fmt.Errorf("%s: %d of %d clients were denied at once", m.name, s.denied, b.clients)
+		}
+		s.calls, s.denied = 0, 0
+	}
+	return s, nil
+}
+
+// send sends that many requests, each from the next client.
+func (s *subject) send(n int) time.Duration {
+	denied, w := 0, s.response
+	begin := time.Now()
+	for range n {
+		w.reset()
+		s.handler.ServeHTTP(w, s.requests[s.at])
+		if w.status != http.StatusOK {
+			denied++
+		}
+		if s.at++; s.at == len(s.requests) {
+			s.at = 0
 		}
 	}
-	b.write(stdout, c.Quick)
-	return c.Status(b.findings)
+	took := time.Since(begin)
+	s.calls += n
+	s.denied += denied
+	return took
 }
 
-func (b *bench) check() error {
-	if b.rounds < 1 || b.length <= 0 {
-		return fmt.Errorf("rounds %d of %s: both must be more than zero", b.rounds, b.length)
+// countAllocations counts during one more request of every client.
+func (s *subject) countAllocations() {
+	n := max(len(s.requests), 20_000)
+	s.allocs = harness.Allocations(func() { s.send(n) }) / float64(n)
+	for _, r := range s.requests[:min(s.calls, len(s.requests))] {
+		s.seen[r.RemoteAddr[:strings.LastIndexByte(r.RemoteAddr, ':')]] = true
+	}
+}
+
+// verify returns an error if the requests differ from the workload. A handler without
+// limit never denies.
+func (s *subject) verify(denied bool, clients int) error {
+	want := 0
+	if denied && s.Name != bare.name {
+		want = s.calls
+	}
+	switch {
+	case s.denied != want:
+		return fmt.Errorf("%s: %d of %d requests were denied, want %d", s.Name, s.denied, s.calls, want)
+	case len(s.seen) != clients:
+		return fmt.Errorf("%s: %d clients sent requests, want %d", s.Name, len(s.seen), clients)
+	}
+	if got := s.response.header.Get(s.header); s.header != "" && got == "" {
+		return fmt.Errorf("%s: the last response has the fields %v, without what remains", s.Name, s.response.header)
+	}
+	if status := s.response.status; want > 0 && status != http.StatusTooManyRequests {
+		return fmt.Errorf("%s: the last response has the status %d", s.Name, status)
 	}
 	return nil
-}
-
-// write prints the results, the machine and the settings.
-func (b *bench) write(w io.Writer, quick bool) {
-	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contender, %s clients.\n",
-		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
-		b.rounds, b.length, measure.Thousands(b.clients))
-	if quick {
-		fmt.Fprintln(w, "\nA quick run: few clients, few rounds, no meaningful figures.")
-	}
-	if vs := rivalVersions(); vs != "" {
-		fmt.Fprintf(w, "\nRivals: %s.\n", vs)
-	}
-	b.findings.Write(w, !quick)
-	t := measure.Table{"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied"}
-	t.Begin(w, "Speed: medians of the rounds, in brackets the 10th to the 90th percentile")
-	for _, m := range b.timings {
-		t.Row(w, m.title, m.name, fmt.Sprintf("%.0f", m.nanos.Median), measure.TimesWithSpread(m.toOurs),
-			fmt.Sprintf("%.1f", m.allocs), measure.Thousands(m.clients), fmt.Sprintf("%.0f %%", 100*m.denied))
-	}
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"cmp"
 	_ "time/tzdata" // A calendar window needs its zone wherever this runs.
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // A variant is one of penstock's algorithms: a limit that admits every call of a run,
@@ -55,28 +53,13 @@ func byDay(count int64) penstock.Limit {
 	return l
 }
 
-// contender returns a contender with the variant's limits.
-func (f variant) contender() contender {
-	return contender{name: "penstock " + f.name, keyed: true, open: func(p benchLimit, n int) (limiter, error) {
+// library returns penstock with the variant's limits.
+func (f variant) library() library {
+	return library{name: "penstock " + f.name, keyed: true, open: func(p benchLimit, n int) (limiter, error) {
 		l := f.ample
 		if p == once {
 			l = f.once
 		}
 		return newLimited(memoryFor(n), l)
 	}}
-}
-
-// otherAlgorithms measures keys that fit into a cache, for each variant.
-func (b *bench) otherAlgorithms() error {
-	n := b.sizes.many
-	for _, f := range variants(n) {
-		l, err := openFilled(f.contender(), ample(n), n)
-		if err != nil {
-			return err
-		}
-		if err := b.againstFloor(measure.Thousands(n)+" keys, "+f.name, l, newRing(0, n), cmp.Or(f.atMost, mostOfOthers)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

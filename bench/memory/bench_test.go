@@ -3,13 +3,13 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // TestMain lets the test binary act as the command when a case starts it again to
@@ -22,36 +22,39 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// Every case runs, and finds something.
 func TestCasesRunQuick(t *testing.T) {
-	for _, trial := range cases {
-		t.Run(trial.name, func(t *testing.T) {
-			b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
-			if err := trial.run(b); err != nil {
-				t.Fatal(err)
-			}
-			if len(b.report.Findings) == 0 {
-				t.Error("no findings")
-			}
-		})
+	var out, progress bytes.Buffer
+	if got := command([]string{"-quick"}, &out, &progress); got != 0 {
+		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
+	}
+	for _, want := range []string{
+		"token bucket, allowed |", "token bucket, denied |", "Store.Take with a Request |", "200 keys |", "200 keys, rolling-window |",
+		"full and turning over |", "2,000 keys, two goroutines |", "2,000 keys, idle between visits |", "each limiter alone in its process |",
+		"a flood of new keys", "memory, 2,000 live keys, token-bucket |", "memory, 100 live keys, sliding-log |", "4,000 keys, token bucket |",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &out)
+		}
 	}
 }
 
 func TestSeriesListsEveryLimiter(t *testing.T) {
-	var out bytes.Buffer
-	b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
-	if err := b.series(&out, []int{1, 10, 100}); err != nil {
-		t.Fatal(err)
+	file := filepath.Join(t.TempDir(), "keys.csv")
+	var out, progress bytes.Buffer
+	if got := command([]string{"-quick", "-series", file}, &out, &progress); got != 0 || out.Len() > 0 {
+		t.Fatalf("exit status %d, want 0 and no report:\n%s", got, &progress)
 	}
-	want := 1 + 3*(2+len(keyed(rivals)))
-	if got := strings.Count(out.String(), "\n"); got != want {
-		t.Errorf("%d lines, want %d:\n%s", got, want, &out)
+	text, err := os.ReadFile(file)
+	if want := 1 + 3*(2+len(keyed(rivals))); err != nil || strings.Count(string(text), "\n") != want {
+		t.Errorf("%v, want %d lines:\n%s", err, want, text)
 	}
 }
 
 // A case makes at most so many calls: 80 rounds of 10 ms, at 20 ns each, and half as many besides.
 func TestAmpleAllowsEveryCallOfSeries(t *testing.T) {
 	const calls = 60_000_000
-	for _, n := range seriesKeys {
+	for _, n := range fullSizes.series {
 		if p := ample(n); p.burst < int64(calls/n) || p.window() >= 1<<52 {
 			t.Errorf("%d keys: a burst of %d, which refills in %s; want at least %d, and less than 2^52 ns", n, p.burst, p.window(), calls/n)
 		}
@@ -88,7 +91,7 @@ func TestCommandRejectsBadFlags(t *testing.T) {
 }
 
 func TestRivalVersionsListsEveryModule(t *testing.T) {
-	got := rivalVersions()
+	got := harness.Versions(rivalModules())
 	for _, c := range rivals {
 		if !strings.Contains(got, c.module+" v") {
 			t.Errorf("no version of %s in %q", c.module, got)
@@ -96,45 +99,28 @@ func TestRivalVersionsListsEveryModule(t *testing.T) {
 	}
 }
 
-func TestReportTargetsNeedSpeedAndNoAllocations(t *testing.T) {
+func TestTargetsNeedSpeedAndNoAllocations(t *testing.T) {
 	for _, c := range []struct {
 		ratio, allocs float64
 		met           bool
 	}{{1.79, 0, true}, {1.81, 0, false}, {1.2, 0.5, false}} {
-		var r report
-		r.findAgainstFloor("hot", timing{toFloor: measure.Spread{Median: c.ratio}, allocs: c.allocs}, 1.8)
-		if got := r.Findings[0].Met; got != c.met {
+		b := &bench{Run: &harness.Run{}}
+		b.findAgainstFloor("hot", timing{toFloor: harness.Spread{Median: c.ratio}, allocs: c.allocs}, 1.8)
+		if got := b.Findings[0].Met; got != c.met {
 			t.Errorf("%.2f× with %.1f allocations against at most 1.8×: met %v, want %v", c.ratio, c.allocs, got, c.met)
-		}
-	}
-	for _, c := range []struct {
-		bytes float64
-		gc    time.Duration
-		met   bool
-	}{{39, time.Millisecond, true}, {41, time.Millisecond, false}, {39, 3 * time.Millisecond, false}} {
-		var r report
-		r.findWeight(memoryUse{Name: "penstock token-bucket", Bytes: c.bytes, GC: c.gc}, 40, 2*time.Millisecond)
-		if got := r.Findings[0].Met; got != c.met {
-			t.Errorf("%.0f bytes and %s against at most 40 and 2ms: met %v, want %v", c.bytes, c.gc, got, c.met)
 		}
 	}
 }
 
-func TestRivalResultsReportClosest(t *testing.T) {
-	timings := func(name string, ratio float64) []timing {
-		return []timing{{name: "penstock"}, {name: name, toOurs: measure.Spread{Median: ratio}}}
+func TestFindFastestReportsClosestRival(t *testing.T) {
+	timings := []timing{{name: "floor"}, {name: "penstock"}}
+	for name, ratio := range map[string]float64{"slow": 4, "close": 2.4, "slower": 5} {
+		timings = append(timings, timing{name: name, toOurs: harness.Spread{Median: ratio}})
 	}
-	s := newRivalResults("1,000,000 keys")
-	s.add(timings("slow", 4))
-	s.add(timings("close", 2.4))
-	s.add(timings("slower", 5))
-	var r report
-	s.report(&r)
-	if f := r.Findings[0]; f.Met || !strings.Contains(f.Measured, "2.4×") || !strings.Contains(f.Measured, "close") {
+	b := &bench{Run: &harness.Run{}}
+	b.findFastest("1,000,000 keys", timings, 2.5)
+	if f := b.Findings[0]; f.Met || !strings.Contains(f.Measured, "2.4×") || !strings.Contains(f.Measured, "close") {
 		t.Errorf("after rivals at 4×, 2.4× and 5×: %+v, want a miss at 2.4×", f)
-	}
-	if len(r.timings) != 4 {
-		t.Errorf("%d timings, want penstock's once and three rivals'", len(r.timings))
 	}
 }
 
@@ -171,39 +157,15 @@ func TestWalkVisitsEveryKeyInOtherOrderThanFill(t *testing.T) {
 	}
 }
 
-func TestRunRoundsAlternates(t *testing.T) {
-	var order []string
-	a, b := &recorder{"a", &order}, &recorder{"b", &order}
-	r := newRing(0, 1)
-	runRounds(3, time.Nanosecond, newRunner("a", a, r, 1), newRunner("b", b, r, 1))
-	got := strings.Join(order[len(order)-6:], "")
-	if got != "ababab" {
-		t.Errorf("three rounds went %q, want ababab", got)
-	}
-}
-
-func TestRunnerSplitsCallsAmongGoroutines(t *testing.T) {
-	l, err := openFilled(ours, ample(100), 100)
+func TestSubjectSplitsCallsAmongGoroutines(t *testing.T) {
+	l, err := ours.openFilled(ample(100), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newRunner("penstock", l, newRing(0, 100), 2)
+	e := newSubject("penstock", l, newRing(0, 100), 2)
 	e.runCalls(80)
 	keys, err := distinct(e.walks)
 	if err != nil || keys != 80 || e.counts.calls != 80 {
 		t.Errorf("80 calls on two goroutines: %d keys, %d calls, %v; want 80 of both", keys, e.counts.calls, err)
 	}
-}
-
-// recorder records when it runs.
-type recorder struct {
-	name  string
-	order *[]string
-}
-
-func (r *recorder) take(string) (bool, error) { return true, nil }
-
-func (r *recorder) run(_ *walk, calls int) counts {
-	*r.order = append(*r.order, r.name)
-	return counts{calls: calls}
 }

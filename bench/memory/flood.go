@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // A flood is an attack with new keys. The store is full of keys that have spent their
@@ -20,23 +20,16 @@ type flood struct {
 }
 
 // floodOfNewKeys measures how many new keys a second a full store decides.
-func (b *bench) floodOfNewKeys() error {
-	title := "a flood of new keys into a full store of " + measure.Thousands(b.sizes.room)
-	b.logf("%s", title)
-	f, err := newFlood(b.sizes.room)
-	if err != nil {
-		return err
-	}
-	rate, err := f.run(b.sizes.flood, b.rounds)
-	if err != nil {
-		return err
-	}
+func (b *bench) floodOfNewKeys() {
+	title := "a flood of new keys into a full store of " + harness.Thousands(b.sizes.room)
+	b.Logf("%s", title)
+	f := harness.Must(newFlood(b.sizes.room))
+	rate := harness.Must(f.run(b.sizes.flood, b.Rounds))
 	victims, admitted := f.retakeSpent(b.sizes.victims)
-	b.report.Add(title, "≥ 1 million a second, no spent key admitted again",
+	b.Find(title, "≥ 1 million a second, no spent key admitted again",
 		rate.Median >= 1_000_000 && admitted == 0,
 		"%.2f (%.2f–%.2f) million a second, %d of %d spent keys admitted again",
 		rate.Median/1e6, rate.P10/1e6, rate.P90/1e6, admitted, victims)
-	return nil
 }
 
 // newFlood fills a store: first with as many keys as it has room for, then with new
@@ -75,7 +68,7 @@ func (f *flood) checkFull(room int) error {
 
 // run takes that many new keys, in so many rounds, and returns the keys per second.
 // Nearly all are denied: they share one overflow bucket that is soon spent.
-func (f *flood) run(keys, rounds int) (measure.Spread, error) {
+func (f *flood) run(keys, rounds int) (harness.Spread, error) {
 	r := newRing(f.offered, keys)
 	w := r.walks(1)[0]
 	each := keys / rounds
@@ -87,7 +80,7 @@ func (f *flood) run(keys, rounds int) (measure.Spread, error) {
 		rates = append(rates, float64(each)/time.Since(begin).Seconds())
 	}
 	w.steps = t.calls
-	return measure.SpreadOf(rates), f.verifyFlood(t, w)
+	return harness.SpreadOf(rates), f.verifyFlood(t, w)
 }
 
 func (f *flood) verifyFlood(t counts, w *walk) error {

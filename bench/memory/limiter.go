@@ -1,6 +1,12 @@
 package main
 
-// A limiter is an open contender with the state of all its keys.
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// A limiter is a library's, open, with the state of all its keys.
 //
 // Each has its own loop in run, though the loops are alike: a shared loop would add an
 // interface call that users do not have, which would favour slow limiters.
@@ -9,9 +15,17 @@ type limiter interface {
 	run(w *walk, calls int) counts
 }
 
-// A counts is the results of a number of calls.
+// counts are the results of a number of calls.
 type counts struct {
 	calls, denied, failed int
+}
+
+// count counts a call. It is small enough to be inlined.
+func (t *counts) count(ok bool, err error) {
+	t.calls++
+	if !ok {
+		t.countRefused(err)
+	}
 }
 
 // countRefused counts a call that was denied, or failed with err.
@@ -29,12 +43,33 @@ func (t *counts) add(u counts) {
 	t.failed += u.failed
 }
 
-// A contender opens a limiter for n keys.
-type contender struct {
+// A library opens a limiter for n keys.
+type library struct {
 	name   string
 	module string // whose version is printed
 	keyed  bool
 	open   func(p benchLimit, n int) (limiter, error)
+}
+
+// openFilled opens a limiter and takes each of n keys once, after a check that it separates keys.
+func (l library) openFilled(p benchLimit, n int) (limiter, error) {
+	if l.keyed {
+		if err := checkSeparateKeys(l, min(n, fullSizes.many)); err != nil {
+			return nil, err
+		}
+	}
+	opened, err := l.open(p, n)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", l.name, err)
+	}
+	filled, err := fill(opened, 0, n)
+	if err == nil && filled.denied > 0 {
+		err = fmt.Errorf("%d of %d fresh keys were denied", filled.denied, n)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: filling: %w", l.name, err)
+	}
+	return opened, nil
 }
 
 // release stops the background work of a limiter, if any.
@@ -45,15 +80,94 @@ func release(l limiter) {
 }
 
 // fill takes each of the n keys from first on once.
-func fill(l limiter, first, n int) (counts, error) {
-	var t counts
-	err := fillKeys(first, n, func(key string) error {
-		t.calls++
+func fill(l limiter, first, n int) (t counts, err error) {
+	err = fillKeys(first, n, func(key string) error {
 		ok, err := l.take(key)
-		if !ok {
-			t.countRefused(err)
-		}
+		t.count(ok, err)
 		return err
 	})
 	return t, err
+}
+
+// A benchLimit is a limit that every library can be configured with: one unit every
+// so often, and so many at once.
+type benchLimit struct {
+	every time.Duration
+	burst int64
+}
+
+// once allows each key one time and then denies it.
+var once = benchLimit{every: time.Hour, burst: 1}
+
+// alwaysFull refills each key before the next call.
+var alwaysFull = benchLimit{every: time.Nanosecond, burst: 1}
+
+// ample allows every call of a run over n keys and yet keeps every key in debt, so that
+// no entry is ever free space. The fewer the keys, the more calls each gets. A burst
+// takes less than 2^52 nanoseconds to refill: above that, penstock would count in
+// microseconds.
+func ample(n int) benchLimit {
+	switch {
+	case n == 1:
+		return benchLimit{every: time.Microsecond, burst: 1_000_000_000}
+	case n < 100:
+		return benchLimit{every: 40 * time.Millisecond, burst: 100_000_000}
+	case n < 10_000:
+		return benchLimit{every: 4 * time.Second, burst: 1_000_000}
+	case n <= 100_000:
+		return benchLimit{every: 5 * time.Minute, burst: 10_000}
+	default:
+		return benchLimit{every: time.Hour, burst: 1_000}
+	}
+}
+
+// window is the time in which a whole burst refills. A limiter that counts in
+// windows gets the burst once per window: it then admits no less than a bucket.
+func (p benchLimit) window() time.Duration { return time.Duration(p.burst) * p.every }
+
+// The floor is the least that a token bucket can do: read a monotonic clock once and
+// swap one word. It has no keys and no table, and only returns yes or no. Every ratio
+// "to the floor" is to this, measured in the same rounds.
+type floor struct {
+	base            time.Time
+	every, capacity int64
+	word            atomic.Int64
+}
+
+// newFloor returns a floor that denies every call for the limit once, which is spent,
+// and no call otherwise: it counts the calls of all keys in one word, so it needs the
+// limit of a single key.
+func newFloor(p benchLimit) *floor {
+	if p != once {
+		p = ample(1)
+	}
+	f := &floor{base: time.Now(), every: int64(p.every), capacity: int64(p.window())}
+	if p == once {
+		f.allow()
+	}
+	return f
+}
+
+func (f *floor) take(string) (bool, error) { return f.allow(), nil }
+
+func (f *floor) allow() bool {
+	now := int64(time.Since(f.base))
+	for {
+		full := f.word.Load()
+		next := max(full, now) + f.every
+		if next-now > f.capacity {
+			return false
+		}
+		if f.word.CompareAndSwap(full, next) {
+			return true
+		}
+	}
+}
+
+// run reads no keys: the floor has none.
+func (f *floor) run(_ *walk, calls int) (t counts) {
+	for range calls {
+		t.count(f.allow(), nil)
+	}
+	return t
 }

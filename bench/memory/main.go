@@ -16,10 +16,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 func main() {
@@ -37,65 +36,77 @@ func exitOn(err error) {
 	}
 }
 
-func names() (all []string) {
-	for _, t := range cases {
-		all = append(all, t.name)
-	}
-	return all
+// A bench is one run and its sizes.
+type bench struct {
+	*harness.Run
+	sizes sizes
+}
+
+// sizes are the numbers of keys in the cases.
+type sizes struct {
+	many       int // "10 thousand keys"
+	million    int // "1 million keys"
+	tenMillion int // "10 million keys"
+	logs       int // keys with full logs
+	room       int // MaxKeys of the flooded store
+	flood      int // new keys in the flood
+	victims    int // spent keys that are taken again after it
+	series     []int
+}
+
+var fullSizes = sizes{
+	many:       10_000,
+	million:    1_000_000,
+	tenMillion: 10_000_000,
+	logs:       100_000,
+	room:       100_000,
+	flood:      2_000_000,
+	victims:    1_000,
+	series:     []int{1, 10, 100, 1_000, 10_000, 100_000, 1_000_000},
+}
+
+// quickSizes only show that every case runs.
+var quickSizes = sizes{
+	many:       200,
+	million:    2_000,
+	tenMillion: 4_000,
+	logs:       100,
+	room:       1_000,
+	flood:      5_000,
+	victims:    100,
+	series:     []int{1, 10, 100},
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{sizes: fullSizes, progress: stderr}
-	c := measure.NewCommand("memory", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 80, "number of rounds of each case")
-	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "length of one contender's turn")
-	series := c.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
-	if !c.Parse(args, b.check) {
-		return 2
+	b := &bench{Run: harness.New("memory", stdout, stderr), sizes: fullSizes}
+	b.TurnFlags("rounds", 80, "round", 10*time.Millisecond)
+	file := b.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
+	b.Rivals = rivalModules()
+	b.Settings = func() string {
+		return fmt.Sprintf("%d rounds of %s a contender, %d-byte keys", b.Rounds, b.Turn, keySize)
 	}
-	if c.Quick {
-		b.rounds, b.length, b.sizes = min(b.rounds, 5), 200*time.Microsecond, quickSizes
-	}
-	if *series != "" {
-		exitOn(b.writeSeries(*series))
-		return 0
-	}
-	for _, t := range cases {
-		if c.Wants(t.name) {
-			c.Record(t.name, t.run(b))
-			runtime.GC()
+	b.Prepare = func() {
+		if b.Quick {
+			b.Rounds, b.Turn, b.sizes = min(b.Rounds, 5), 200*time.Microsecond, quickSizes
+		}
+		if *file != "" {
+			harness.Check(b.writeSeries(*file))
+			b.Done = true
 		}
 	}
-	writeHeader(stdout, b, c.Quick)
-	b.report.write(stdout, !c.Quick)
-	return c.Status(b.report.Findings)
-}
-
-func (b *bench) check() error {
-	if b.rounds < 1 || b.length <= 0 {
-		return fmt.Errorf("rounds %d of %s: both must be more than zero", b.rounds, b.length)
-	}
-	return nil
-}
-
-// writeHeader prints the machine and the settings.
-func writeHeader(w io.Writer, b *bench, quick bool) {
-	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contender, %d-byte keys.\n",
-		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.rounds, b.length, keySize)
-	if quick {
-		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, no meaningful figures.")
-	}
-	if vs := rivalVersions(); vs != "" {
-		fmt.Fprintf(w, "\nRivals: %s.\n", vs)
-	}
-}
-
-// rivalVersions lists the rivals' modules as this program was built with them.
-func rivalVersions() string {
-	var modules []string
-	for _, c := range rivals {
-		modules = append(modules, c.module)
-	}
-	return measure.Versions(modules)
+	return b.Main(args, []harness.Case{
+		{Name: "hot", Run: b.hotKey},
+		{Name: "denied", Run: b.hotKeyDenied},
+		{Name: "store", Run: b.throughStore},
+		{Name: "many", Run: b.manyKeys},
+		{Name: "algorithms", Run: b.otherAlgorithms},
+		{Name: "log", Run: b.turningLog},
+		{Name: "million", Run: b.millionKeys},
+		{Name: "alone", Run: b.aloneKeys},
+		{Name: "flood", Run: b.floodOfNewKeys},
+		{Name: "weight", Run: b.weights},
+		{Name: "logweight", Run: b.logWeight},
+		{Name: "tenmillion", Run: b.tenMillionKeys},
+	})
 }

@@ -22,11 +22,8 @@ func (l *limited) take(key string) (bool, error) {
 
 func (l *limited) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := l.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(l.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -51,7 +48,7 @@ func tokenBucket(p benchLimit) penstock.Limit {
 }
 
 // ours is penstock with a token bucket.
-var ours = contender{name: "penstock", keyed: true, open: func(p benchLimit, n int) (limiter, error) {
+var ours = library{name: "penstock", keyed: true, open: func(p benchLimit, n int) (limiter, error) {
 	return newLimited(memoryFor(n), tokenBucket(p))
 }}
 
@@ -76,10 +73,7 @@ func (a *directStore) take(key string) (bool, error) {
 
 func (a *directStore) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := a.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(a.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }

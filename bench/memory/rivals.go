@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 
 // rivals are the limiters that Go programs use today, called as their documentation
 // says. Those without keys are kept per key in the named container, as their users do.
-var rivals = []contender{
+var rivals = []library{
 	{"x/time/rate, map and mutex", "golang.org/x/time", true, openRateMap},
 	{"x/time/rate, sync.Map", "golang.org/x/time", true, openRateSyncMap},
 	{"sethvargo/go-limiter", "github.com/sethvargo/go-limiter", true, openSethvargo},
@@ -56,11 +57,8 @@ func (r *rateMap) take(key string) (bool, error) {
 
 func (r *rateMap) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := r.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(r.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -84,11 +82,8 @@ func (r *rateSyncMap) take(key string) (bool, error) {
 
 func (r *rateSyncMap) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := r.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(r.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -109,11 +104,8 @@ func (s *sethvargoStore) take(key string) (bool, error) {
 
 func (s *sethvargoStore) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := s.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(s.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -142,11 +134,8 @@ func (g *throttledGCRA) take(key string) (bool, error) {
 
 func (g *throttledGCRA) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := g.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(g.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -170,11 +159,8 @@ func (u *ululeMemory) take(key string) (bool, error) {
 
 func (u *ululeMemory) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := u.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(u.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -211,11 +197,8 @@ func (f *failsafeSyncMap) take(key string) (bool, error) {
 
 func (f *failsafeSyncMap) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := f.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(f.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -236,11 +219,8 @@ func (j *jujuSyncMap) take(key string) (bool, error) {
 
 func (j *jujuSyncMap) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := j.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(j.take(w.key()))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -259,10 +239,19 @@ func (u *uberLimiter) take(string) (bool, error) {
 
 func (u *uberLimiter) run(w *walk, calls int) (t counts) {
 	for range calls {
-		if ok, err := u.take(w.key()); !ok {
-			t.countRefused(err)
-		}
+		t.count(u.take(w.key()))
 	}
-	t.calls = calls
 	return t
+}
+
+// rivalModules are the modules of the rivals, for their versions.
+func rivalModules() (modules []string) {
+	for _, l := range rivals {
+		modules = append(modules, l.module)
+	}
+	return modules
+}
+
+func keyed(libraries []library) []library {
+	return slices.DeleteFunc(slices.Clone(libraries), func(l library) bool { return !l.keyed })
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // logCount is the limit of the sliding logs here.
@@ -21,7 +21,7 @@ type turningLog struct {
 	lim    *penstock.Limiter
 	walk   *walk
 	period time.Duration
-	floor  *runner // runs between laps
+	floor  *subject // runs between laps
 	base   time.Time
 	expiry [logCount]time.Duration // when the lap at this place of the cycle expires
 	laps   int
@@ -31,24 +31,14 @@ type turningLog struct {
 }
 
 // turningLog times the sliding log against the floor.
-func (b *bench) turningLog() error {
+func (b *bench) turningLog() {
 	n := b.sizes.many
-	title := measure.Thousands(n) + " keys, sliding-log of 100, full and turning over"
-	b.logf("%s", title)
-	if err := checkSeparateKeys(slidingLog.contender(), n); err != nil {
-		return err
-	}
-	lap, err := timeLogLap(n)
-	if err != nil {
-		return err
-	}
-	timings, err := measureLog(title, n, b.rounds, max(4*lap, time.Millisecond))
-	if err != nil {
-		return err
-	}
-	b.report.addTimings(timings...)
-	b.report.findAgainstFloor(title, timings[1], 4)
-	return nil
+	title := harness.Thousands(n) + " keys, sliding-log of 100, full and turning over"
+	b.Logf("%s", title)
+	harness.Check(checkSeparateKeys(slidingLog.library(), n))
+	timings := harness.Must(measureLog(n, b.Rounds, max(4*timeLogLap(n), time.Millisecond)))
+	b.addTimings(title, timings...)
+	b.findAgainstFloor(title, timings[1], 4)
 }
 
 // A machine that stalls for several laps leaves logs that are not full. Then measureLog tries
@@ -60,13 +50,9 @@ const (
 )
 
 // measureLog measures laps that start every so often.
-func measureLog(title string, n, rounds int, every time.Duration) ([]timing, error) {
+func measureLog(n, rounds int, every time.Duration) ([]timing, error) {
 	for try := 0; ; try++ {
-		l, err := newTurningLog(n, every<<(try%logPaces))
-		if err != nil {
-			return nil, err
-		}
-		timings, err := l.measure(title, rounds)
+		timings, err := newTurningLog(n, every<<(try%logPaces)).measure(rounds)
 		if try == logTries-1 || !errors.Is(err, errNotFull) {
 			return timings, err
 		}
@@ -81,45 +67,31 @@ var slidingLog = variant{
 }
 
 // timeLogLap returns about how long one lap takes, which sets the pace.
-func timeLogLap(n int) (time.Duration, error) {
-	l, err := newTurningLog(n, time.Minute)
-	if err != nil {
-		return 0, err
+func timeLogLap(n int) time.Duration {
+	l := newTurningLog(n, time.Minute)
+	took := make([]float64, 20)
+	for i := range took {
+		took[i] = float64(l.lap())
 	}
-	took := make([]float64, 0, 20)
-	for range cap(took) {
-		lap, err := l.lap()
-		if err != nil {
-			return 0, err
-		}
-		took = append(took, float64(lap))
-	}
-	return time.Duration(measure.SpreadOf(took).Median), nil
+	return time.Duration(harness.SpreadOf(took).Median)
 }
 
 // newTurningLog returns n empty logs for laps that start every so often.
-func newTurningLog(n int, every time.Duration) (*turningLog, error) {
+func newTurningLog(n int, every time.Duration) *turningLog {
 	period := logCount * every
 	limit := penstock.Limit{Algorithm: penstock.SlidingLog, Count: logCount, Period: period}
-	lim, err := penstock.New(memoryFor(n), limit)
-	if err != nil {
-		return nil, err
-	}
 	r := newRing(0, n)
 	return &turningLog{
-		lim: lim, walk: r.walks(1)[0], period: period, base: time.Now(),
-		floor: newRunner("floor", newFloor(ample(1)), r, 1),
-	}, nil
+		lim: harness.Must(penstock.New(memoryFor(n), limit)), walk: r.walks(1)[0], period: period, base: time.Now(),
+		floor: newSubject("floor", newFloor(ample(1)), r, 1),
+	}
 }
 
 // lap takes every key once, and records when these units expire.
-func (l *turningLog) lap() (time.Duration, error) {
+func (l *turningLog) lap() time.Duration {
 	begin := time.Since(l.base)
 	for range l.walk.ring.len() {
-		d, err := l.lim.Allow(context.Background(), l.walk.key())
-		if err != nil {
-			return 0, err
-		}
+		d := harness.Must(l.lim.Allow(context.Background(), l.walk.key()))
 		if !d.Allowed {
 			l.denied++
 		}
@@ -130,7 +102,7 @@ func (l *turningLog) lap() (time.Duration, error) {
 	l.walk.steps += l.walk.ring.len()
 	l.expiry[l.laps%logCount] = end + l.period
 	l.laps++
-	return end - begin, nil
+	return end - begin
 }
 
 // await runs the floor until the next lap is due.
@@ -143,46 +115,33 @@ func (l *turningLog) await() {
 
 // fill runs the laps that fill the logs, evenly spaced over one period, so that they
 // also expire evenly.
-func (l *turningLog) fill() error {
+func (l *turningLog) fill() {
 	for i := range logCount {
 		for time.Since(l.base) < time.Duration(i)*l.period/logCount {
 			l.floor.runCalls(100)
 		}
-		if _, err := l.lap(); err != nil {
-			return err
-		}
+		l.lap()
 	}
 	l.calls, l.denied, l.remaining = 0, 0, 0
-	return nil
 }
 
 // measure fills the logs, turns them over and returns the timings of the floor
 // and of penstock.
-func (l *turningLog) measure(title string, rounds int) ([]timing, error) {
-	if err := l.fill(); err != nil {
-		return nil, err
-	}
+func (l *turningLog) measure(rounds int) ([]timing, error) {
+	l.fill()
 	n := l.walk.ring.len()
-	ours, floor := make([]float64, 0, rounds), make([]float64, 0, rounds)
-	before := mallocs()
-	for range rounds {
-		floor = append(floor, float64(l.floor.runCalls(n))/float64(n))
+	mine := &harness.Contender{Name: ours.name, Measure: func(c *harness.Contender) {
 		l.await()
-		took, err := l.lap()
-		if err != nil {
-			return nil, err
-		}
-		ours = append(ours, float64(took)/float64(n))
+		c.Add("ns", float64(l.lap())/float64(n))
+	}}
+	l.floor.calls = n
+	allocated := harness.Allocations(func() { harness.TakeTurns(rounds, &l.floor.Contender, mine) })
+	var timings []timing
+	for _, c := range []*harness.Contender{&l.floor.Contender, mine} {
+		timings = append(timings, timing{name: c.Name, nanos: harness.SpreadOf(c.Of("ns")), toFloor: c.To(&l.floor.Contender, "ns"), toOurs: c.To(mine, "ns")})
 	}
-	allocs := float64(mallocs()-before) / float64(l.calls)
-	one := measure.Spread{P10: 1, Median: 1, P90: 1}
-	return []timing{
-		{title: title, name: "floor", nanos: measure.SpreadOf(floor), toFloor: one, toOurs: measure.SpreadOf(measure.Ratios(floor, ours))},
-		{
-			title: title, name: "penstock", nanos: measure.SpreadOf(ours), toFloor: measure.SpreadOf(measure.Ratios(ours, floor)), toOurs: one,
-			allocs: allocs, keys: n,
-		},
-	}, l.verify()
+	timings[1].allocs, timings[1].keys = allocated/float64(l.calls), n
+	return timings, l.verify()
 }
 
 // errNotFull means that there was room in the logs.

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"os/exec"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // A memoryUse is the memory and GC cost of a limiter's keys.
@@ -19,91 +24,16 @@ type memoryUse struct {
 	GC      time.Duration
 }
 
-// weighInChild measures the memory of one contender in a process of its own, because earlier
-// allocations change the heap.
-func weighInChild(name string, keys int) (w memoryUse, err error) {
-	err = runInChild("weigh", name, keys, &w)
-	return w, err
-}
-
-// weighByName measures the memory of one contender.
-func weighByName(name string, keys int) (memoryUse, error) {
-	for _, s := range weighables() {
-		if s.name == name {
-			return s.weigh(keys)
-		}
+// weigh measures what a function that fills n keys leaves in memory.
+func weigh(n int, fill func()) memoryUse {
+	before := harness.Heap()
+	fill()
+	after := harness.Heap()
+	return memoryUse{
+		Keys: n, GC: bestCollection(),
+		Bytes:   (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(n),
+		Objects: math.Max(0, float64(after.HeapObjects)-float64(before.HeapObjects)) / float64(n),
 	}
-	return memoryUse{}, fmt.Errorf("unknown contender %q", name)
-}
-
-// A weighable is a contender that is full after so many visits to each key.
-type weighable struct {
-	contender
-	visits int
-}
-
-// weighables are penstock's variants and the rivals.
-func weighables() []weighable {
-	log := slidingLog
-	log.once = slidingLog.ample
-	ws := []weighable{
-		{variant{name: "token-bucket", once: tokenBucket(once)}.contender(), 1},
-		{log.contender(), logCount},
-	}
-	for _, f := range variants(1) {
-		ws = append(ws, weighable{f.contender(), 1})
-	}
-	for _, c := range keyed(rivals) {
-		ws = append(ws, weighable{c, 1})
-	}
-	return ws
-}
-
-// weigh fills the contender, measures its memory, and verifies that every key was live:
-// the visits that fill a key are allowed, and one more after the measurement is denied.
-func (s weighable) weigh(keys int) (w memoryUse, err error) {
-	err = retryAfterHour(time.Now, func() error {
-		w, err = s.weighFilled(keys)
-		return err
-	})
-	return w, err
-}
-
-func (s weighable) weighFilled(keys int) (memoryUse, error) {
-	before := heap()
-	l, err := s.open(once, keys)
-	if err != nil {
-		return memoryUse{}, err
-	}
-	for range s.visits {
-		if err := s.visit(l, keys, 0); err != nil {
-			return memoryUse{}, err
-		}
-	}
-	after := heap()
-	w := memoryUse{
-		Name: s.name, Keys: keys, GC: bestCollection(),
-		Bytes:   (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(keys),
-		Objects: math.Max(0, float64(after.HeapObjects)-float64(before.HeapObjects)) / float64(keys),
-	}
-	return w, s.visit(l, keys, keys)
-}
-
-// visit takes every key once; so many must be denied.
-func (s weighable) visit(l limiter, keys, denied int) error {
-	t, err := fill(l, 0, keys)
-	if err == nil && t.denied != denied {
-		err = fmt.Errorf("%s: %d of %d keys were denied, want %d", s.name, t.denied, keys, denied)
-	}
-	return err
-}
-
-func heap() runtime.MemStats {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m
 }
 
 // bestCollection is the shortest of five forced collections.
@@ -117,49 +47,141 @@ func bestCollection() time.Duration {
 	return best
 }
 
+// A weighable is a library whose keys are full after so many visits to each.
+type weighable struct {
+	library
+	visits int
+}
+
+// weighables are penstock's variants and the rivals.
+func weighables() []weighable {
+	log := slidingLog
+	log.once = slidingLog.ample
+	ws := []weighable{
+		{variant{name: "token-bucket", once: tokenBucket(once)}.library(), 1},
+		{log.library(), logCount},
+	}
+	for _, f := range variants(1) {
+		ws = append(ws, weighable{f.library(), 1})
+	}
+	for _, l := range keyed(rivals) {
+		ws = append(ws, weighable{l, 1})
+	}
+	return ws
+}
+
+// weigh fills the keys, measures their memory, and verifies that every key was live:
+// the visits that fill a key are allowed, and one more after the measurement is denied.
+func (s weighable) weigh(keys int) (use memoryUse, err error) {
+	err = retryAfterHour(time.Now, func() (err error) {
+		var l limiter
+		use = weigh(keys, func() {
+			l, err = s.open(once, keys)
+			for i := 0; i < s.visits && err == nil; i++ {
+				err = s.visit(l, keys, 0)
+			}
+		})
+		use.Name = s.name
+		if err == nil {
+			err = s.visit(l, keys, keys)
+		}
+		return err
+	})
+	return use, err
+}
+
+// visit takes every key once; so many must be denied.
+func (s weighable) visit(l limiter, keys, denied int) error {
+	t, err := fill(l, 0, keys)
+	if err == nil && t.denied != denied {
+		err = fmt.Errorf("%s: %d of %d keys were denied, want %d", s.name, t.denied, keys, denied)
+	}
+	return err
+}
+
 // weights measures the memory of a million live keys, for every variant and rival.
-func (b *bench) weights() error {
+func (b *bench) weights() {
 	most := map[string]float64{
 		"token-bucket": 40, "leaky-bucket": 40, "fixed-window": 56, "sliding-window": 56,
 	}
 	for _, s := range weighables() {
-		if s.visits > 1 {
-			continue
-		}
-		b.logf("weight of %s keys: %s", measure.Thousands(b.sizes.million), s.name)
-		w, err := weighInChild(s.name, b.sizes.million)
-		if err != nil {
-			return err
-		}
-		b.report.weights = append(b.report.weights, w)
-		if bytes := most[strings.TrimPrefix(s.name, "penstock ")]; bytes > 0 {
-			b.report.findWeight(w, bytes, 2*time.Millisecond)
+		if s.visits == 1 {
+			b.weighInChild(s.name, b.sizes.million, most[strings.TrimPrefix(s.name, "penstock ")], 2*time.Millisecond)
 		}
 	}
-	return nil
 }
 
 // logWeight measures the memory of full logs.
-func (b *bench) logWeight() error {
-	name := slidingLog.contender().name
-	b.logf("weight of %s full logs", measure.Thousands(b.sizes.logs))
-	w, err := weighInChild(name, b.sizes.logs)
-	if err != nil {
-		return err
-	}
-	b.report.weights = append(b.report.weights, w)
-	b.report.findWeight(w, 1000, 0)
-	return nil
-}
+func (b *bench) logWeight() { b.weighInChild(slidingLog.library().name, b.sizes.logs, 1000, 0) }
 
-// findWeight adds the finding of a memory use: at most so many bytes a key and, if that
-// is not zero, at most so long a collection.
-func (r *report) findWeight(w memoryUse, bytes float64, gc time.Duration) {
+// weighInChild measures the memory of one library in a process of its own, because earlier
+// allocations change the heap. Its targets are at most so many bytes a key and, if that is not zero, at
+// most so long a collection.
+func (b *bench) weighInChild(name string, keys int, bytes float64, gc time.Duration) {
+	b.Logf("weight of %s keys: %s", harness.Thousands(keys), name)
+	var use memoryUse
+	harness.Check(runInChild("weigh", name, keys, &use))
+	b.Table("Memory: each in its own process, every key live", "limiter", "keys", "heap bytes a key", "heap objects a key", "forced GC, best of five").
+		Row(use.Name, harness.Thousands(use.Keys), harness.Decimals(1)(use.Bytes), harness.Decimals(2)(use.Objects), millis(use.GC))
+	if bytes == 0 {
+		return
+	}
 	target := fmt.Sprintf("≤ %.0f bytes a key", bytes)
 	if gc > 0 {
 		target += fmt.Sprintf(", forced GC ≤ %s", gc)
 	}
-	title := fmt.Sprintf("memory, %s live keys, %s", measure.Thousands(w.Keys), strings.TrimPrefix(w.Name, "penstock "))
-	r.Add(title, target, w.Bytes <= bytes && (gc == 0 || w.GC <= gc),
-		"%.1f bytes a key, forced GC %s", w.Bytes, millis(w.GC))
+	title := fmt.Sprintf("memory, %s live keys, %s", harness.Thousands(keys), strings.TrimPrefix(name, "penstock "))
+	b.Find(title, target, use.Bytes <= bytes && (gc == 0 || use.GC <= gc), "%.1f bytes a key, forced GC %s", use.Bytes, millis(use.GC))
+}
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+}
+
+// childEnv makes this program a child process that measures one library by itself, as
+// "task keys name", and prints the result as JSON.
+const childEnv = "PENSTOCK_BENCH_CHILD"
+
+// runInChild starts this program again for a task, and stores its result.
+func runInChild(task, name string, keys int, result any) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", childEnv, task, keys, name))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", task, name, err)
+	}
+	return json.Unmarshal(out, result)
+}
+
+// runIfChild does the task of a child process, and reports whether this process is one.
+func runIfChild() (isChild bool, err error) {
+	order, isChild := os.LookupEnv(childEnv)
+	if !isChild {
+		return false, nil
+	}
+	words := append(strings.SplitN(order, " ", 3), "", "")
+	keys, err := strconv.Atoi(words[1])
+	all := weighables()
+	if words[0] == "time" {
+		all = append(all, weighable{ours, 1})
+	}
+	i := slices.IndexFunc(all, func(s weighable) bool { return s.name == words[2] })
+	if err != nil || i < 0 {
+		return true, fmt.Errorf("%s: bad task %q", childEnv, order)
+	}
+	var result any
+	if words[0] == "time" {
+		result, err = all[i].timeAlone(keys)
+	} else {
+		result, err = all[i].weigh(keys)
+	}
+	if err != nil {
+		return true, err
+	}
+	return true, json.NewEncoder(os.Stdout).Encode(result)
 }

@@ -7,16 +7,17 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"sync"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
@@ -35,36 +36,28 @@ const (
 	restartAt = 2.0 / 3
 )
 
-func main() {
-	file := flag.String("csv", "", "write the samples to this `file`; default standard output")
-	length := flag.Duration("length", 12*time.Second, "`duration` of the run")
-	flag.Parse()
-	if err := run(*file, *length); err != nil {
-		fmt.Fprintln(os.Stderr, "outage:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(file string, length time.Duration) error {
-	samples, err := measure(length)
-	if err != nil {
-		return err
+// command measures, writes the samples and returns the exit status.
+func command(args []string, stdout, stderr io.Writer) int {
+	r := harness.New("outage", stdout, stderr)
+	file := r.Flags.String("csv", "", "write the samples to this `file`; default standard output")
+	length := r.Flags.Duration("length", 12*time.Second, "`duration` of the run")
+	r.Prepare = func() {
+		r.Done = true // there is no report
+		if r.Quick {
+			*length /= 2
+		}
+		samples, out := measure(r, *length), stdout
+		if *file != "" {
+			f := harness.Must(os.Create(*file))
+			defer func() { harness.Check(f.Close()) }()
+			out = f
+		}
+		harness.Check(write(out, samples))
+		harness.Check(check(samples))
 	}
-	if file == "" {
-		write(os.Stdout, samples)
-	} else if err := writeFile(file, samples); err != nil {
-		return err
-	}
-	return check(samples)
-}
-
-func writeFile(file string, samples []point) error {
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	write(f, samples)
-	return f.Close()
+	return r.Main(args, nil)
 }
 
 // A point is what had been admitted at a time of the run.
@@ -75,58 +68,48 @@ type point struct {
 	down               bool
 }
 
-type counters struct{ admitted, fallback, errors atomic.Int64 }
+type counters struct{ admitted, fallback atomic.Int64 }
 
-func measure(length time.Duration) ([]point, error) {
-	server, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return nil, err
-	}
-	defer server.Stop()
+func measure(r *harness.Run, length time.Duration) (samples []point) {
+	server := redistest.StartForTest(r, redistest.Options{})
 	var limiters []*penstock.Limiter
 	for range processes {
-		store, err := redisstore.Open(context.Background(), "redis://"+server.Addr, nil)
-		if err != nil {
-			return nil, err
-		}
-		defer store.Close()
-		lim, err := penstock.New(penstock.WithFallback(store, nil, &penstock.FallbackOptions{Share: 1.0 / processes}),
-			penstock.PerSecond(rate))
-		if err != nil {
-			return nil, err
-		}
-		limiters = append(limiters, lim)
+		store := harness.Must(redisstore.Open(context.Background(), "redis://"+server.Addr, nil))
+		r.Cleanup(store.Close)
+		fallback := penstock.WithFallback(store, nil, &penstock.FallbackOptions{Share: 1.0 / processes})
+		limiters = append(limiters, harness.Must(penstock.New(fallback, penstock.PerSecond(rate))))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), length)
 	defer cancel()
 	var c counters
-	var callers sync.WaitGroup
 	begin := time.Now()
-	for _, lim := range limiters {
-		callers.Go(func() { c.call(ctx, lim) })
+	_, err := harness.Concurrently(processes+1, func(i int) error {
+		if i == processes {
+			samples = c.watch(ctx, server, begin, length)
+			return nil
+		}
+		return c.call(ctx, limiters[i])
+	})
+	if err != nil {
+		r.Fatalf("a caller saw an error: %w", err)
 	}
-	samples := c.watch(ctx, server, begin, length)
-	callers.Wait()
-	if n := c.errors.Load(); n > 0 {
-		return nil, fmt.Errorf("%d callers saw an error", n)
-	}
-	return samples, nil
+	return samples
 }
 
 // call takes one unit after the other, at the offered rate.
-func (c *counters) call(ctx context.Context, lim *penstock.Limiter) {
+func (c *counters) call(ctx context.Context, lim *penstock.Limiter) error {
 	tick := time.NewTicker(time.Second / offered)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
 		d, err := lim.Allow(context.WithoutCancel(ctx), "user:42")
 		switch {
 		case err != nil:
-			c.errors.Add(1)
+			return err
 		case d.Allowed && d.Source == penstock.SourceFallback:
 			c.fallback.Add(1)
 			c.admitted.Add(1)
@@ -184,15 +167,17 @@ func boundAt(at time.Duration, outages int, lost bool) float64 {
 	return bound
 }
 
-func write(w io.Writer, samples []point) {
-	fmt.Fprintln(w, "seconds,admitted,bound,down")
+// write writes CSV.
+func write(w io.Writer, samples []point) error {
+	lines := [][]string{{"seconds", "admitted", "bound", "down"}}
 	for _, s := range samples {
-		down := 0
+		down := "0"
 		if s.down {
-			down = 1
+			down = "1"
 		}
-		fmt.Fprintf(w, "%.1f,%d,%.0f,%d\n", s.at.Seconds(), s.admitted, s.bound, down)
+		lines = append(lines, []string{fmt.Sprintf("%.1f", s.at.Seconds()), strconv.FormatInt(s.admitted, 10), fmt.Sprintf("%.0f", s.bound), down})
 	}
+	return csv.NewWriter(w).WriteAll(lines)
 }
 
 func check(samples []point) error {

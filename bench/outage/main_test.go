@@ -1,21 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
 )
 
 func TestOutageStaysWithinBound(t *testing.T) {
-	samples, err := measure(6 * time.Second)
-	if err != nil {
-		t.Fatal(err)
+	var out, stderr bytes.Buffer
+	if status := command([]string{"-length", "6s"}, &out, &stderr); status != 0 {
+		t.Fatalf("status %d: %s", status, &stderr)
 	}
-	if err := check(samples); err != nil {
-		t.Error(err)
-	}
-	var out strings.Builder
-	write(&out, samples)
 	if !strings.HasPrefix(out.String(), "seconds,admitted,bound,down\n") || !strings.Contains(out.String(), ",1\n") {
 		t.Errorf("no outage in the samples:\n%s", &out)
 	}

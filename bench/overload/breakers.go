@@ -19,11 +19,12 @@ import (
 	"github.com/sony/gobreaker/v2"
 	"github.com/zeromicro/go-zero/core/breaker"
 
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/overload"
 )
 
-// A breakerContender makes functions that call a service through a breaker.
-type breakerContender struct {
+// A breakerLibrary makes functions that call a service through a breaker.
+type breakerLibrary struct {
 	name     string
 	make     func() func(func() error) error
 	realTime bool
@@ -31,7 +32,7 @@ type breakerContender struct {
 
 var errService = errors.New("service failed")
 
-var breakerContenders = []breakerContender{
+var breakerLibraries = []breakerLibrary{
 	{name: ours, make: func() func(func() error) error {
 		b := overload.NewBreaker(nil)
 		return func(call func() error) error {
@@ -164,54 +165,46 @@ type breakerResult struct {
 }
 
 // breakers are a service that is dead for 30 s, hung for 30 s, or fails three calls in ten.
-func (b *bench) breakers() error {
+func (b *bench) breakers() {
 	long := 30 * time.Second
-	if b.quick {
+	if b.Quick {
 		long = 3 * time.Second
 	}
-	t := table{title: "Breakers, 200 calls a second", head: []string{
-		"breaker", "dead 30 s: sent in the first second, later", "hung 30 s: sent of 6,000", "30 % fail: went well", "back at 95 % after a dead service recovers",
-	}}
-	for _, c := range breakerContenders {
-		if c.realTime && b.quick {
+	t := b.Table("Breakers, 200 calls a second",
+		"breaker", "dead 30 s: sent in the first second, later", "hung 30 s: sent of 6,000", "30 % fail: went well", "back at 95 % after a dead service recovers")
+	for _, l := range breakerLibraries {
+		if l.realTime && b.Quick {
 			continue
 		}
-		r := b.measureBreaker(c, long)
-		t.rows = append(t.rows, []string{
-			c.name, fmt.Sprintf("%d, %d", r.early, r.later), strconv.FormatInt(r.hung, 10), fmt.Sprintf("%.1f %%", 100*r.share), fmt.Sprintf("%d s", r.back),
-		})
-		if c.name == ours && !b.quick {
-			b.findings.Add("breaker, dead for 30 s", "≤ 12 sent in the first second, ≤ 5 later", r.early <= 12 && r.later <= 5, "%d, %d", r.early, r.later)
-			b.findings.Add("breaker, hung for 30 s", "≤ 250 sent", r.hung <= 250, "%d", r.hung)
-			b.findings.Add("breaker, 30 % fail", "70 % served", r.share >= 0.695, "%.1f %%", 100*r.share)
-			b.findings.Add("breaker, back at full rate", "≤ 8 s after recovery", r.back <= 8, "%d s", r.back)
+		r := b.measureBreaker(l, long)
+		t.Row(l.name, fmt.Sprintf("%d, %d", r.early, r.later), r.hung, fmt.Sprintf("%.1f %%", 100*r.share), fmt.Sprintf("%d s", r.back))
+		if l.name == ours {
+			b.findUnlessQuick("breaker, dead for 30 s", "≤ 12 sent in the first second, ≤ 5 later", r.early <= 12 && r.later <= 5, "%d, %d", r.early, r.later)
+			b.findUnlessQuick("breaker, hung for 30 s", "≤ 250 sent", r.hung <= 250, "%d", r.hung)
+			b.findUnlessQuick("breaker, 30 % fail", "70 % served", r.share >= 0.695, "%.1f %%", 100*r.share)
+			b.findUnlessQuick("breaker, back at full rate", "≤ 8 s after recovery", r.back <= 8, "%d s", r.back)
 		}
 	}
-	b.tables = append(b.tables, t)
-	return nil
 }
 
 // measureBreaker runs the three services, in virtual time if possible.
-func (b *bench) measureBreaker(c breakerContender, long time.Duration) (r breakerResult) {
-	dead := func() { r.dead(c, long) }
-	hung := func() { r.hang(c, long) }
-	flaky := func() { r.flaky(c, long) }
-	if c.realTime {
-		var all sync.WaitGroup
-		for _, f := range []func(){dead, hung, flaky} {
-			all.Go(f)
-		}
-		all.Wait()
+func (b *bench) measureBreaker(l breakerLibrary, long time.Duration) (r breakerResult) {
+	services := []func(){func() { r.dead(l, long) }, func() { r.hang(l, long) }, func() { r.flaky(l, long) }}
+	if l.realTime {
+		_, _ = harness.Concurrently(len(services), func(i int) error {
+			services[i]()
+			return nil
+		})
 		return r
 	}
-	for _, f := range []func(){dead, hung, flaky} {
-		b.simulate(f)
+	for _, run := range services {
+		b.simulate(run)
 	}
 	return r
 }
 
 // dead fails all calls for a time, and none later.
-func (r *breakerResult) dead(c breakerContender, long time.Duration) {
+func (r *breakerResult) dead(c breakerLibrary, long time.Duration) {
 	s := &service{}
 	var whileDead atomic.Int64
 	good := s.send(c.make(), 2*long, func(at time.Duration) error {
@@ -230,7 +223,7 @@ func (r *breakerResult) dead(c breakerContender, long time.Duration) {
 	}
 }
 
-func (r *breakerResult) hang(c breakerContender, long time.Duration) {
+func (r *breakerResult) hang(c breakerLibrary, long time.Duration) {
 	s, release := &service{}, make(chan struct{})
 	s.send(c.make(), long, func(time.Duration) error {
 		<-release
@@ -241,7 +234,7 @@ func (r *breakerResult) hang(c breakerContender, long time.Duration) {
 	s.calls.Wait()
 }
 
-func (r *breakerResult) flaky(c breakerContender, long time.Duration) {
+func (r *breakerResult) flaky(c breakerLibrary, long time.Duration) {
 	s := &service{}
 	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // repeatable on purpose
 	var mu sync.Mutex

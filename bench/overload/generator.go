@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // A generator sends requests to a server at a rate that does not depend on its answers. A
@@ -81,92 +84,92 @@ func (g *generator) get() (status int, err error) {
 
 // capacityOf is what a server without limiter serves to a few clients, each of which waits for
 // its answer. They are enough to keep all workers busy.
-func capacityOf(c serverConfig, length time.Duration) (float64, error) {
+func capacityOf(c serverConfig, length time.Duration) float64 {
 	c.Limiter = noLimiter
-	s, err := startServer(c)
-	if err != nil {
-		return 0, err
-	}
+	s := startServer(c)
 	defer s.stop()
 	g := newGenerator(s.url)
 	var served atomic.Int64
-	var clients sync.WaitGroup
 	begin := time.Now()
-	for range max(4, 2*c.Workers) {
-		clients.Go(func() {
-			for time.Since(begin) < length || served.Load() == 0 && time.Since(begin) < time.Minute {
-				if status, err := g.get(); err == nil && status == http.StatusNoContent {
-					served.Add(1)
-				}
+	took, _ := harness.Concurrently(max(4, 2*c.Workers), func(int) error {
+		for time.Since(begin) < length || served.Load() == 0 && time.Since(begin) < time.Minute {
+			if status, err := g.get(); err == nil && status == http.StatusNoContent {
+				served.Add(1)
 			}
-		})
-	}
-	clients.Wait()
+		}
+		return nil
+	})
 	if served.Load() == 0 {
-		return 0, fmt.Errorf("server serves nothing")
+		harness.Check(errors.New("server serves nothing"))
 	}
-	return float64(served.Load()) / time.Since(begin).Seconds(), nil
+	return float64(served.Load()) / took.Seconds()
 }
 
-// serverContenders are those that come closest to the gate in the simulations, and none.
-var serverContenders = []string{ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter}
-
-// A serverCase is a kind of server, and how much it is offered.
-type serverCase struct {
-	title string
-	serverConfig
-	offers []float64
-}
+// serverLibraries are those that come closest to the gate in the simulations, and none.
+var serverLibraries = slices.DeleteFunc(slices.Clone(libraries), func(l library) bool {
+	return !slices.Contains([]string{ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter}, l.name)
+})
 
 // waitingServers are real servers, in processes of their own, whose workers wait.
-func (b *bench) waitingServers() error {
-	c := serverCase{"A real HTTP server: 10 workers that wait for 50 ms in the mean", serverConfig{Workers: 10, Mean: 50 * time.Millisecond}, []float64{0.8, 2, 5}}
-	if b.quick {
-		c.offers = []float64{2}
+func (b *bench) waitingServers() {
+	offers := []float64{0.8, 2, 5}
+	if b.Quick {
+		offers = []float64{2}
 	}
-	return b.serversOf(c)
+	b.serversOf("A real HTTP server: 10 workers that wait for 50 ms in the mean", "real server, waiting", serverConfig{Workers: 10, Mean: 50 * time.Millisecond}, offers)
 }
 
 // busyServers are real servers whose requests keep one processor busy.
-func (b *bench) busyServers() error {
-	return b.serversOf(serverCase{"A real HTTP server: requests of 10 ms on one processor", serverConfig{Mean: 10 * time.Millisecond}, []float64{2}})
+func (b *bench) busyServers() {
+	b.serversOf("A real HTTP server: requests of 10 ms on one processor", "real server, processor busy", serverConfig{Mean: 10 * time.Millisecond}, []float64{2})
+}
+
+func (b *bench) serversOf(title, kind string, c serverConfig, offers []float64) {
+	title += ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)"
+	b.grid(title, offers, serverLibraries, func(l library, times float64) string {
+		c.Limiter = l.name
+		s := b.loadServer(c, times)
+		share, p99 := s.good/s.capacity, float64(s.p99)/(float64(idleP99)/float64(mean)*float64(s.mean))
+		if l.name == ours {
+			b.findServer(kind, times, s.summary, share, p99)
+		}
+		return fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10))
+	})
+}
+
+func (b *bench) findServer(kind string, times float64, s summary, share, p99 float64) {
+	if times < 1 {
+		b.Find(kind+fmt.Sprintf(", %g of the capacity: refused", times), "≤ 0.2 %", s.refused <= 0.002, "%.2f %%", 100*s.refused)
+		return
+	}
+	const least, most = 0.95, 2.0
+	b.Find(fmt.Sprintf("%s, %g× the capacity", kind, times), fmt.Sprintf("≥ %g of the capacity, p99 ≤ %g× idle", least, most),
+		share >= least && p99 <= most, "%.3f; p99 %.2f×", share, p99)
 }
 
 // virtualServers are HTTP servers in virtual time, over connections in memory. Their workers are
 // exact and neither they nor the clients wait for a processor, so the figures do not depend on
 // the machine.
-func (b *bench) virtualServers() error {
+func (b *bench) virtualServers() {
 	c := serverConfig{Workers: 10, Mean: 50 * time.Millisecond}
 	offers, runs, p := []float64{0.8, 2, 5}, 3, phases{5 * time.Second, 15 * time.Second, 40 * time.Second}
-	if b.quick {
+	if b.Quick {
 		offers, runs, p = offers[1:2], 1, phases{0, time.Second / 2, time.Second}
 	}
-	t := table{title: "An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean: share of the capacity served in ten times that, p99 beside that of an idle server, refused", head: []string{"limiter"}}
-	rows := map[string][]string{}
+	const title = "An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean: share of the capacity served in ten times that, p99 beside that of an idle server, refused"
 	capacity := float64(c.Workers) / c.Mean.Seconds()
-	for _, times := range offers {
-		t.head = append(t.head, fmt.Sprintf("%g×", times))
-		for _, name := range serverContenders {
-			c.Limiter = name
-			var mean summary
-			for range runs {
-				s, err := b.loadVirtual(c, overloaded(capacity, times, p.begin), p)
-				if err != nil {
-					return err
-				}
-				mean.good += s.good / float64(runs)
-				mean.refused += s.refused / float64(runs)
-				mean.p99 += s.p99 / time.Duration(runs)
-			}
-			share, p99 := mean.good/capacity, float64(mean.p99)/(math.Log(100)*float64(c.Mean))
-			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*mean.refused))
-			if name == ours && !b.quick {
-				b.addServer("HTTP server in virtual time", times, mean, share, p99)
-			}
+	b.grid(title, offers, serverLibraries, func(l library, times float64) string {
+		c.Limiter = l.name
+		var mean summary
+		for range runs {
+			mean.add(harness.Must(b.loadVirtual(c, overloaded(capacity, times, p.begin), p)), runs)
 		}
-	}
-	b.addRows(&t, rows)
-	return nil
+		share, p99 := mean.good/capacity, float64(mean.p99)/(math.Log(100)*float64(c.Mean))
+		if l.name == ours && !b.Quick {
+			b.findServer("HTTP server in virtual time", times, mean, share, p99)
+		}
+		return fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*mean.refused)
+	})
 }
 
 // loadVirtual runs a server and its clients in a bubble.
@@ -227,42 +230,6 @@ func (l *memoryListener) dial(ctx context.Context, _, _ string) (net.Conn, error
 	}
 }
 
-func (b *bench) serversOf(c serverCase) error {
-	t := table{title: c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)", head: []string{"limiter"}}
-	rows := map[string][]string{}
-	for _, times := range c.offers {
-		t.head = append(t.head, fmt.Sprintf("%g×", times))
-		for _, name := range serverContenders {
-			c.Limiter = name
-			s, err := b.loadServer(c.serverConfig, times)
-			if err != nil {
-				return err
-			}
-			share, p99 := s.good/s.capacity, float64(s.p99)/(float64(idleP99)/float64(mean)*float64(s.mean))
-			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10)))
-			if name == ours {
-				kind := "real server, waiting"
-				if c.Workers == 0 {
-					kind = "real server, processor busy"
-				}
-				b.addServer(kind, times, s.summary, share, p99)
-			}
-		}
-	}
-	b.addRows(&t, rows)
-	return nil
-}
-
-func (b *bench) addServer(kind string, times float64, s summary, share, p99 float64) {
-	if times < 1 {
-		b.findings.Add(kind+fmt.Sprintf(", %g of the capacity: refused", times), "≤ 0.2 %", s.refused <= 0.002, "%.2f %%", 100*s.refused)
-		return
-	}
-	const least, most = 0.95, 2.0
-	b.findings.Add(fmt.Sprintf("%s, %g× the capacity", kind, times), fmt.Sprintf("≥ %g of the capacity, p99 ≤ %g× idle", least, most),
-		share >= least && p99 <= most, "%.3f; p99 %.2f×", share, p99)
-}
-
 // A serverResult is what a server served of a load.
 type serverResult struct {
 	summary
@@ -278,50 +245,37 @@ const (
 	maxAttempts = 2
 )
 
-func (b *bench) loadServer(c serverConfig, times float64) (best serverResult, err error) {
+func (b *bench) loadServer(c serverConfig, times float64) (best serverResult) {
 	for attempt := range maxAttempts {
-		r, err := b.loadOnce(c, times)
-		if err != nil {
-			return r, err
-		}
-		if attempt == 0 || r.lateness < best.lateness {
+		if r := b.loadOnce(c, times); attempt == 0 || r.lateness < best.lateness {
 			best = r
 		}
-		if best.lateness <= maxLateness || b.quick {
+		if best.lateness <= maxLateness || b.Quick {
 			break
 		}
 	}
-	return best, nil
+	return best
 }
 
 // loadOnce starts a server, and returns what it serves of a load, beside what it can serve before
 // and after that: sleeps take longer than they should, and the machine has other work. The load
 // is measured from ten seconds after it began, as in the simulations.
-func (b *bench) loadOnce(c serverConfig, times float64) (r serverResult, err error) {
+func (b *bench) loadOnce(c serverConfig, times float64) (r serverResult) {
 	p, warm := phases{2 * time.Second, 12 * time.Second, 27 * time.Second}, 4*time.Second
-	if b.quick {
+	if b.Quick {
 		p, warm = phases{0, time.Second / 2, time.Second}, time.Second/5
 	}
-	if r.capacity, err = capacityOf(c, warm); err != nil {
-		return r, err
-	}
-	server, err := startServer(c)
-	if err != nil {
-		return r, err
-	}
+	before := capacityOf(c, warm)
+	server := startServer(c)
 	g := newGenerator(server.url)
-	g.run(overloaded(r.capacity, times, p.begin), p.until)
+	g.run(overloaded(before, times, p.begin), p.until)
 	server.stop() // or else it would work on what clients have given up
-	after, err := capacityOf(c, warm)
-	if err != nil {
-		return r, err
-	}
-	r.capacity = (r.capacity + after) / 2
+	r.capacity = (before + capacityOf(c, warm)) / 2
 	r.mean = c.Mean
 	if c.Workers == 0 { // what a processor is to a process that shares it with others
 		r.mean = time.Duration(1e9 / r.capacity)
 	}
 	w := &world{log: g.log}
 	r.summary, r.lateness = w.summary(p.from, p.until, 10*r.mean, false), g.lateness()
-	return r, nil
+	return r
 }

@@ -21,48 +21,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
-// A bench collects what the cases find.
+// A bench is one run.
 type bench struct {
-	t        *testing.T
-	quick    bool
-	csv      string
-	findings measure.Findings
-	tables   []table
-	runs     int // bubbles, each of which begins later than the one before
-}
-
-// A benchCase is a part of the benchmark.
-type benchCase struct {
-	name string
-	run  func(*bench) error
-}
-
-// cases have what is measured in real time first: after simulations the statistics of Sentinel
-// are ahead of the clock, and it logs an error for each call.
-var cases = []benchCase{
-	{"cost", (*bench).cost},
-	{"permits", (*bench).permits},
-	{"server", (*bench).waitingServers},
-	{"busy server", (*bench).busyServers},
-	{"virtual server", (*bench).virtualServers},
-	{"one processor", (*bench).processor},
-	{"2 workers", capacity(2)},
-	{"10 workers", capacity(10)},
-	{"100 workers", capacity(100)},
-	{"offered", (*bench).offered},
-	{"changes", (*bench).changes},
-	{"priorities", (*bench).priorities},
-	{"breaker", (*bench).breakers},
-}
-
-func names() (all []string) {
-	for _, c := range cases {
-		all = append(all, c.name)
-	}
-	return all
+	*harness.Run
+	t       *testing.T
+	csv     string
+	bubbles int // each of which begins later than the one before
 }
 
 // main runs as a test, because only tests have bubbles. What the testing package prints is
@@ -82,34 +49,70 @@ func main() {
 	}}}, nil, nil)
 }
 
-// command runs the cases and returns the exit status.
+// command runs the cases and returns the exit status. What is measured in real time comes first:
+// after simulations the statistics of Sentinel are ahead of the clock, and it logs an error for each
+// call.
 func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	silenceLogs()
-	b := &bench{t: t}
-	c := measure.NewCommand("overload", stderr, names())
-	c.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
-	if !c.Parse(args, func() error { return nil }) {
-		return 2
-	}
-	b.quick = c.Quick
-	for _, one := range cases {
-		if c.Wants(one.name) {
+	b := &bench{Run: harness.New("overload", stdout, stderr), t: t}
+	b.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
+	b.Rivals = modules
+	b.Settings = func() string { return "Envoy's gradient after its documentation" }
+	timed := func(name string, run func()) harness.Case {
+		return harness.Case{Name: name, Run: func() {
 			begin := time.Now()
-			c.Record(one.name, one.run(b))
-			fmt.Fprintf(stderr, "%s: %s\n", one.name, time.Since(begin).Round(time.Second))
-		}
+			run()
+			b.Logf("%s: %s", name, time.Since(begin).Round(time.Second))
+		}}
 	}
-	b.write(stdout)
-	return c.Status(b.findings)
+	return b.Main(args, []harness.Case{
+		timed("cost", b.cost),
+		timed("permits", b.permits),
+		timed("server", b.waitingServers),
+		timed("busy server", b.busyServers),
+		timed("virtual server", b.virtualServers),
+		timed("one processor", b.processor),
+		timed("2 workers", func() { b.capacity(2) }),
+		timed("10 workers", func() { b.capacity(10) }),
+		timed("100 workers", func() { b.capacity(100) }),
+		timed("offered", b.offered),
+		timed("changes", b.changes),
+		timed("priorities", b.priorities),
+		timed("breaker", b.breakers),
+	})
 }
 
 // simulate runs f in virtual time. Each bubble begins two days after the one before, because
 // some limiters have statistics for the whole process.
 func (b *bench) simulate(f func()) {
-	b.runs++
-	begin := time.Now().Add(time.Duration(b.runs) * 48 * time.Hour)
+	b.bubbles++
+	begin := time.Now().Add(time.Duration(b.bubbles) * 48 * time.Hour)
 	synctest.Test(b.t, func(*testing.T) {
 		time.Sleep(time.Until(begin))
 		f()
 	})
+}
+
+// findUnlessQuick adds a finding, which a quick run has not measured.
+func (b *bench) findUnlessQuick(title, target string, met bool, measured string, args ...any) {
+	if !b.Quick {
+		b.Find(title, target, met, measured, args...)
+	}
+}
+
+// grid adds a table with a row for each library and a column for each offered load, as a multiple of
+// the capacity.
+func (b *bench) grid(title string, offers []float64, libraries []library, cell func(l library, times float64) string) {
+	head := []string{"limiter"}
+	for _, times := range offers {
+		head = append(head, fmt.Sprintf("%g×", times))
+	}
+	t := b.Table(title, head...)
+	for _, l := range libraries {
+		row := []any{l.name}
+		for _, times := range offers {
+			row = append(row, cell(l, times))
+		}
+		t.Row(row...)
+	}
 }

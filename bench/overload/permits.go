@@ -3,46 +3,92 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// permits is what permits cost on Redis: the server's time for taking and releasing one,
-// beside that of two takes from a token bucket, and the bytes of a key that holds a hundred.
-func (b *bench) permits() error {
-	server, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return err
-	}
-	defer server.Stop()
-	store, err := redisstore.Open(context.Background(), "redis://"+server.Addr, &redisstore.Options{Prefix: "bench", Timeout: time.Minute})
-	if err != nil {
-		return err
-	}
+// permits is what permits cost on Redis: taking and releasing one, beside two takes from a token
+// bucket, by the server's time and by the rate of many callers, and the bytes of a key that holds a
+// hundred.
+func (b *bench) permits() {
+	server := redistest.StartForTest(b, redistest.Options{})
+	store := harness.Must(redisstore.Open(context.Background(), "redis://"+server.Addr, &redisstore.Options{Prefix: "bench", Timeout: time.Minute}))
 	defer store.Close()
-	t := table{title: "Permits on Redis: the server's time, the median of the rounds", head: []string{"permits held", "acquire and release", "two takes from a token bucket", "ratio"}}
 	for _, held := range []int{0, 10, 100} {
-		ratio, err := b.comparePermits(server, store, held, &t)
-		if err != nil {
-			return err
-		}
-		b.findings.Add(fmt.Sprintf("acquire and release on Redis, %d held", held), "≤ 1.2× two token-bucket takes", ratio <= 1.2, "%.2f×", ratio)
+		b.permitsByServer(server, store, held)
 	}
-	b.tables = append(b.tables, t)
-	if err := b.permitsOfMany(store); err != nil {
+	for _, held := range []int{0, 10} {
+		b.permitsOfMany(store, held)
+	}
+	b.weighPermits(server)
+}
+
+// takePermit takes permits of a key, or releases them. All must be granted.
+func takePermit(store penstock.Store, key, id string, cost int64) error {
+	limit := penstock.Limit{Count: 1000, Period: 24 * time.Hour, Algorithm: penstock.Concurrent}
+	d, err := store.Take(context.Background(), penstock.Request{Key: key, ID: id, Cost: cost, Limit: limit})
+	if err == nil && d.Granted != cost {
+		err = fmt.Errorf("permit %s: granted %d of %d", id, d.Granted, cost)
+	}
+	return err
+}
+
+// hold takes permits of a key that stay taken.
+func hold(store penstock.Store, key string, held int) {
+	for i := range held {
+		harness.Check(takePermit(store, key, "holder"+strconv.Itoa(i), 1))
+	}
+}
+
+// A pair is two calls: an acquire and a release of a permit, or two takes from a token bucket.
+type pair func(store penstock.Store, key, id string) error
+
+func acquireAndRelease(store penstock.Store, key, id string) error {
+	if err := takePermit(store, key, id, 1); err != nil {
 		return err
 	}
-	return b.weighPermits(server)
+	return takePermit(store, key, id, -1)
+}
+
+func takeTwice(store penstock.Store, key, _ string) error {
+	r := penstock.Request{Key: key, Cost: 1, Limit: penstock.PerHour(1 << 30)}
+	_, err1 := store.Take(context.Background(), r)
+	_, err2 := store.Take(context.Background(), r)
+	return cmp.Or(err1, err2)
+}
+
+// permitsByServer compares how long scripts run in the server, for a pair on a key that holds some
+// permits.
+func (b *bench) permitsByServer(server *redistest.Server, store penstock.Store, held int) {
+	key := "held" + strconv.Itoa(held)
+	hold(store, key, held)
+	rounds, calls := 40, 200
+	if b.Quick {
+		rounds, calls = 3, 5
+	}
+	contender := func(do pair) *harness.Contender {
+		return &harness.Contender{Measure: func(c *harness.Contender) {
+			before := harness.InfoOf(server)
+			for i := range calls {
+				harness.Check(do(store, key, fmt.Sprintf("call%d-%d", len(c.Of("µs")), i)))
+			}
+			_, micros := harness.InfoOf(server).Since(before).Scripts()
+			c.Add("µs", float64(micros)/float64(calls))
+		}}
+	}
+	pairs, takes := contender(acquireAndRelease), contender(takeTwice)
+	harness.TakeTurns(rounds, pairs, takes)
+	ratio := pairs.To(takes, "µs")
+	b.Table("Permits on Redis: the server's time, the median of the rounds", "permits held", "acquire and release", "two takes from a token bucket", "ratio").
+		Row(held, fmt.Sprintf("%.1f µs", pairs.Median("µs")), fmt.Sprintf("%.1f µs", takes.Median("µs")), ratio)
+	b.Find(fmt.Sprintf("acquire and release on Redis, %d held", held), "≤ 1.2× two token-bucket takes", ratio.Median <= 1.2, "%.2f×", ratio.Median)
 }
 
 // permitCallers is how many callers there are at once. Those of a limit share scripts.
@@ -50,176 +96,41 @@ const permitCallers = 64
 
 // permitsOfMany compares the rates of many callers, each with a key of its own that holds some
 // permits.
-func (b *bench) permitsOfMany(store penstock.Store) error {
-	t := table{title: fmt.Sprintf("Permits on Redis, %d callers: pairs a second, the median of the rounds", permitCallers), head: []string{"permits held", "acquire and release", "two takes from a token bucket", "ratio of the times"}}
-	for _, held := range []int{0, 10} {
-		pairs, takes, err := b.permitRates(store, held)
-		if err != nil {
-			return err
-		}
-		ratio := measure.SpreadOf(measure.Ratios(takes, pairs))
-		t.rows = append(t.rows, []string{
-			strconv.Itoa(held), fmt.Sprintf("%.0f", measure.SpreadOf(pairs).Median), fmt.Sprintf("%.0f", measure.SpreadOf(takes).Median), measure.TimesWithSpread(ratio),
-		})
-		b.findings.Add(fmt.Sprintf("acquire and release on Redis, %d callers, %d held", permitCallers, held), "≤ 1.2× two token-bucket takes", ratio.Median <= 1.2, "%.2f×", ratio.Median)
-	}
-	b.tables = append(b.tables, t)
-	return nil
-}
-
-// permitRates returns the pairs a second of each round: of an acquire and a release, and of two
-// takes from a token bucket.
-func (b *bench) permitRates(store penstock.Store, held int) (pairs, takes []float64, err error) {
-	ctx := context.Background()
-	limit := penstock.Limit{Count: 20, Period: time.Hour, Algorithm: penstock.Concurrent}
-	permit := func(caller int, id string, cost int64) error {
-		d, err := store.Take(ctx, penstock.Request{Key: "many" + strconv.Itoa(held) + "-" + strconv.Itoa(caller), ID: id, Cost: cost, Limit: limit})
-		if err == nil && d.Granted != cost {
-			err = fmt.Errorf("permit %s: granted %d of %d", id, d.Granted, cost)
-		}
-		return err
+func (b *bench) permitsOfMany(store penstock.Store, held int) {
+	key := func(caller int) string { return fmt.Sprintf("many%d-%d", held, caller) }
+	for caller := range permitCallers {
+		hold(store, key(caller), held)
 	}
 	rounds, calls := 20, 200
-	if b.quick {
+	if b.Quick {
 		rounds, calls = 1, 5
 	}
-	for caller := range permitCallers {
-		for i := range held {
-			if err := permit(caller, "holder"+strconv.Itoa(i), 1); err != nil {
-				return nil, nil, err
-			}
-		}
+	contender := func(do pair) *harness.Contender {
+		return &harness.Contender{Measure: func(c *harness.Contender) {
+			took, err := harness.Concurrently(permitCallers, func(caller int) (err error) {
+				for i := 0; i < calls && err == nil; i++ {
+					err = do(store, key(caller), strconv.Itoa(i))
+				}
+				return err
+			})
+			harness.Check(err)
+			c.Add("rate", float64(permitCallers*calls)/took.Seconds())
+		}}
 	}
-	for range rounds { // in turns, so that other load on the machine affects both alike
-		pair, err := pairsPerSecond(calls, func(caller, i int) error {
-			id := strconv.Itoa(i)
-			return cmp.Or(permit(caller, id, 1), permit(caller, id, -1))
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		take, err := pairsPerSecond(calls, func(caller, _ int) error {
-			r := penstock.Request{Key: "many" + strconv.Itoa(caller), Cost: 1, Limit: penstock.PerHour(1 << 30)}
-			_, err1 := store.Take(ctx, r)
-			_, err2 := store.Take(ctx, r)
-			return cmp.Or(err1, err2)
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		pairs, takes = append(pairs, pair), append(takes, take)
-	}
-	return pairs, takes, nil
-}
-
-// pairsPerSecond calls from many goroutines.
-func pairsPerSecond(calls int, pair func(caller, i int) error) (float64, error) {
-	var callers sync.WaitGroup
-	var failed [permitCallers]error
-	begin := time.Now()
-	for caller := range permitCallers {
-		callers.Go(func() {
-			for i := 0; i < calls && failed[caller] == nil; i++ {
-				failed[caller] = pair(caller, i)
-			}
-		})
-	}
-	callers.Wait()
-	return float64(permitCallers*calls) / time.Since(begin).Seconds(), errors.Join(failed[:]...)
-}
-
-// permitRequest takes one of 1,000 permits of a key.
-func permitRequest(key, id string) penstock.Request {
-	return penstock.Request{Key: key, ID: id, Cost: 1, Limit: penstock.Limit{Count: 1000, Period: 24 * time.Hour, Algorithm: penstock.Concurrent}}
-}
-
-func (b *bench) comparePermits(server *redistest.Server, store penstock.Store, held int, t *table) (float64, error) {
-	ctx, key := context.Background(), "held"+strconv.Itoa(held)
-	for i := range held {
-		if _, err := store.Take(ctx, permitRequest(key, "holder"+strconv.Itoa(i))); err != nil {
-			return 0, err
-		}
-	}
-	bucket := penstock.Request{Key: key, Cost: 1, Limit: penstock.PerHour(1 << 30)}
-	rounds, calls := 40, 200
-	if b.quick {
-		rounds, calls = 3, 5
-	}
-	var pairs, takes []float64
-	for round := range rounds {
-		pair, err := serverTime(server, calls, func(i int) error {
-			r := permitRequest(key, fmt.Sprintf("call%d-%d", round, i))
-			d, err := store.Take(ctx, r)
-			if err == nil && !d.Allowed {
-				err = fmt.Errorf("denied: %v", d)
-			}
-			if err == nil {
-				r.Cost = -1
-				_, err = store.Take(ctx, r)
-			}
-			return err
-		})
-		if err != nil {
-			return 0, err
-		}
-		take, err := serverTime(server, 2*calls, func(int) error {
-			_, err := store.Take(ctx, bucket)
-			return err
-		})
-		if err != nil {
-			return 0, err
-		}
-		pairs, takes = append(pairs, pair), append(takes, 2*take)
-	}
-	ratio := measure.SpreadOf(measure.Ratios(pairs, takes))
-	t.rows = append(t.rows, []string{
-		strconv.Itoa(held), fmt.Sprintf("%.1f µs", measure.SpreadOf(pairs).Median), fmt.Sprintf("%.1f µs", measure.SpreadOf(takes).Median), measure.TimesWithSpread(ratio),
-	})
-	return ratio.Median, nil
-}
-
-var scriptTime = regexp.MustCompile(`cmdstat_(?:evalsha|fcall):calls=(\d+),usec=(\d+)`)
-
-// serverTime returns how long scripts run in the server for one call, in microseconds.
-func serverTime(server *redistest.Server, calls int, call func(i int) error) (float64, error) {
-	if _, err := server.Command("CONFIG", "RESETSTAT"); err != nil {
-		return 0, err
-	}
-	for i := range calls {
-		if err := call(i); err != nil {
-			return 0, err
-		}
-	}
-	info, err := server.Command("INFO", "commandstats")
-	if err != nil {
-		return 0, err
-	}
-	m := scriptTime.FindStringSubmatch(info)
-	if m == nil {
-		return 0, fmt.Errorf("no scripts in %q", info)
-	}
-	usec, err := strconv.ParseFloat(m[2], 64)
-	return usec / float64(calls), err
+	pairs, takes := contender(acquireAndRelease), contender(takeTwice)
+	harness.TakeTurns(rounds, pairs, takes)
+	ratio := takes.To(pairs, "rate")
+	b.Table(fmt.Sprintf("Permits on Redis, %d callers: pairs a second, the median of the rounds", permitCallers),
+		"permits held", "acquire and release", "two takes from a token bucket", "ratio of the times").
+		Row(held, harness.Decimals(0)(pairs.Median("rate")), harness.Decimals(0)(takes.Median("rate")), ratio)
+	b.Find(fmt.Sprintf("acquire and release on Redis, %d callers, %d held", permitCallers, held), "≤ 1.2× two token-bucket takes", ratio.Median <= 1.2, "%.2f×", ratio.Median)
 }
 
 // weighPermits checks the bytes of the key that holds a hundred permits.
-func (b *bench) weighPermits(server *redistest.Server) error {
-	all, err := server.Command("KEYS", "*held100*")
-	if err != nil {
-		return err
-	}
+func (b *bench) weighPermits(server *redistest.Server) {
 	most := 0
-	for _, key := range strings.Fields(all) {
-		text, err := server.Command("MEMORY", "USAGE", key)
-		if err != nil {
-			return err
-		}
-		bytes, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil {
-			return err
-		}
-		most = max(most, bytes)
+	for _, key := range strings.Fields(harness.Must(server.Command("KEYS", "*held100*"))) {
+		most = max(most, harness.Must(strconv.Atoi(strings.TrimSpace(harness.Must(server.Command("MEMORY", "USAGE", key))))))
 	}
-	b.findings.Add("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1200 && most <= 3200, "%s bytes", measure.Thousands(most))
-	return nil
+	b.Find("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1200 && most <= 3200, "%s bytes", harness.Thousands(most))
 }

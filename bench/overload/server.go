@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/overload"
 )
@@ -80,11 +81,11 @@ func newHandler(c serverConfig) (http.Handler, error) {
 	if c.Limiter == ours {
 		return httplimit.Admit(overload.NewGate(nil), nil)(handler), nil
 	}
-	i := slices.IndexFunc(contenders, func(other contender) bool { return other.name == c.Limiter })
+	i := slices.IndexFunc(libraries, func(l library) bool { return l.name == c.Limiter })
 	if i < 0 {
 		return nil, fmt.Errorf("no limiter %q", c.Limiter)
 	}
-	return &limitedHandler{contenders[i].make(), handler}, nil
+	return &limitedHandler{libraries[i].make(), handler}, nil
 }
 
 type limitedHandler struct {
@@ -160,40 +161,23 @@ type serverProcess struct {
 
 // startServer starts this program again as a server. A server whose requests keep the processor
 // busy has one, so that the clients have the other.
-func startServer(c serverConfig) (*serverProcess, error) {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self) //nolint:noctx,gosec // it ends with its input
-	cmd.Env = append(os.Environ(), serverVariable+"="+string(text))
+func startServer(c serverConfig) *serverProcess {
+	cmd := exec.Command(harness.Must(os.Executable())) //nolint:noctx,gosec // it ends with its input
+	cmd.Env = append(os.Environ(), serverVariable+"="+string(harness.Must(json.Marshal(c))))
 	if c.Workers == 0 {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	}
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
+	stdin, stdout := harness.Must(cmd.StdinPipe()), harness.Must(cmd.StdoutPipe())
+	harness.Check(cmd.Start())
 	s := &serverProcess{cmd: cmd, stdin: stdin}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		s.stop()
-		return nil, fmt.Errorf("server of %s: %w", c.Limiter, err)
+		harness.Check(fmt.Errorf("server of %s: %w", c.Limiter, err))
 	}
 	s.url = "http://" + strings.TrimSpace(line)
-	return s, nil
+	return s
 }
 
 func (s *serverProcess) stop() {

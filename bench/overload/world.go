@@ -358,6 +358,13 @@ type summary struct {
 	refused float64 // share
 }
 
+// add adds one of so many runs, of which this is the mean.
+func (s *summary) add(one summary, runs int) {
+	s.good += one.good / float64(runs)
+	s.p99 += one.p99 / time.Duration(runs)
+	s.refused += one.refused / float64(runs)
+}
+
 func (w *world) summary(from, until, good time.Duration, criticalOnly bool) (s summary) {
 	var latencies []time.Duration
 	calls := 0.0

@@ -9,34 +9,34 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
 // openBench returns a bench of quick sizes on a server of its own.
 func openBench(t *testing.T) *bench {
 	t.Helper()
-	s, err := startServer(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.stop)
-	return &bench{server: s, rounds: 3, length: time.Millisecond, sizes: quickSizes, progress: t.Output()}
+	b := &bench{Run: harness.New("redis", t.Output(), t.Output()), sizes: quickSizes}
+	t.Cleanup(b.Close)
+	b.server = b.startServer(nil)
+	return b
 }
 
+// Every case runs, but for the minute of valgrind.
 func TestCasesRunQuick(t *testing.T) {
-	b := openBench(t)
-	for _, trial := range cases {
-		if trial.name == "instructions" {
-			continue // a minute of valgrind
+	var out, progress bytes.Buffer
+	if got := command([]string{"-quick", "-tenmillion"}, &out, &progress); got != 0 {
+		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
+	}
+	for _, want := range []string{
+		"Limiter.Allow with its deadline |", "| TakeAll of three keys, 64 goroutines |", "| a Cluster | 5 |", "| penstock token-bucket script, redis-benchmark -c 50 -P 16 |",
+		"| memory a key, 2,000 keys of 20 bytes, penstock token-bucket, Cluster |", "| Istio rolling window | standalone |", "| zset log, 1000 entries |",
+		"| penstock sliding-log, with the documents' settings |", "| 20 connections, no pipeline | hash log, by its text |", "| 4,000 keys, token bucket |",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &out)
 		}
-		t.Run(trial.name, func(t *testing.T) {
-			b.report = report{}
-			if err := trial.run(b); err != nil {
-				t.Fatal(err)
-			}
-			if len(b.report.Findings) == 0 {
-				t.Error("found nothing")
-			}
-		})
 	}
 }
 
@@ -87,9 +87,7 @@ func TestDesignShapesEnforceLimit(t *testing.T) {
 				s.words[i] = "3"
 			}
 		}
-		if err := s.load(b.server); err != nil {
-			t.Fatal(err)
-		}
+		s.fill(b.server, 0, 0) // loads its script
 		granted := 0
 		for at := range 5 {
 			answer := b.server.client.Do(context.Background(), b.server.client.B().Arbitrary(s.at(7, at)...).Build())
@@ -111,16 +109,7 @@ func TestDesignShapesEnforceLimit(t *testing.T) {
 // store's view of it.
 func TestOurShapesMatchStoreCommands(t *testing.T) {
 	b := openBench(t)
-	s, err := ourShape(keyOf("pen"), tokenBucket, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.load(b.server); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fillFresh(b.server, s, 10); err != nil {
-		t.Fatal(err)
-	}
+	ourShape(keyOf("pen"), tokenBucket, 1).fillFresh(b.server, 10, 1)
 	l, err := newPenstock(b.server.Addr, tokenBucket)
 	if err != nil {
 		t.Fatal(err)
@@ -137,12 +126,12 @@ func TestOurShapesMatchStoreCommands(t *testing.T) {
 func TestVerifyKeysCatchesMissingKeys(t *testing.T) {
 	s := designShapes()[0]
 	for name, c := range map[string]struct {
-		came serverStats
+		came harness.Info
 		ok   bool
 	}{
-		"all":               {serverStats{keys: 10, expires: 10}, true},
-		"one missing":       {serverStats{keys: 9, expires: 9}, false},
-		"one never expires": {serverStats{keys: 10, expires: 9}, false},
+		"all":               {harness.Info{Keys: 10, Expires: 10}, true},
+		"one missing":       {harness.Info{Keys: 9, Expires: 9}, false},
+		"one never expires": {harness.Info{Keys: 10, Expires: 9}, false},
 	} {
 		if err := s.verifyKeys(c.came, 10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
@@ -153,14 +142,14 @@ func TestVerifyKeysCatchesMissingKeys(t *testing.T) {
 func TestVerifyGrantsCatchesDenialsAndFailures(t *testing.T) {
 	s := designShapes()[3] // two writes a grant
 	for name, c := range map[string]struct {
-		commands map[string]cmdStats
+		commands map[string]harness.CommandStats
 		ok       bool
 	}{
-		"all granted":     {map[string]cmdStats{"hincrby": {calls: 20}}, true},
-		"one denied":      {map[string]cmdStats{"hincrby": {calls: 18}}, false},
-		"a script failed": {map[string]cmdStats{"hincrby": {calls: 20}, "evalsha": {calls: 11, failed: 1}}, false},
+		"all granted":     {map[string]harness.CommandStats{"hincrby": {Calls: 20}}, true},
+		"one denied":      {map[string]harness.CommandStats{"hincrby": {Calls: 18}}, false},
+		"a script failed": {map[string]harness.CommandStats{"hincrby": {Calls: 20}, "evalsha": {Calls: 11, Failed: 1}}, false},
 	} {
-		if err := s.verifyGrants(serverStats{commands: c.commands}, 10); (err == nil) != c.ok {
+		if err := s.verifyGrants(harness.Info{Commands: c.commands}, 10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}
@@ -173,7 +162,7 @@ func TestVerifyGrantsCatchesDenialsAndFailures(t *testing.T) {
 		"one denied":  {counts{calls: 10, denied: 1}, false},
 		"one failed":  {counts{calls: 10, failed: 1}, false},
 	} {
-		e := &runner{counts: c.tally}
+		e := &client{counts: c.tally}
 		if err := e.verify(10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
@@ -228,21 +217,18 @@ func (p *pausing) close() {}
 
 func TestSplitTurnMakesCalls(t *testing.T) {
 	b := openBench(t)
-	r, err := newSplitRunner(place{name: "a server", url: "redis://" + b.server.Addr}, 1, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.store.Close()
-	if err := r.turn(0); err != nil || r.sent.Load() != goroutines {
-		t.Errorf("a turn without time: %d calls, %v, want one of each goroutine", r.sent.Load(), err)
+	b.Turn = 0
+	c := b.splitContender(place{name: "a server", url: "redis://" + b.server.Addr, nodes: []*redistest.Server{b.server.Server}}, 1, 10)
+	if c.Measure(c); c.Median("rate") <= 0 || c.Median("in all") <= 0 {
+		t.Errorf("a turn without time: %v, want one call of each goroutine", c.Of("rate"))
 	}
 }
 
-func TestRunnerCallsEveryKey(t *testing.T) {
+func TestClientCallsEveryKey(t *testing.T) {
 	seen := &recorder{keys: make(chan string, 1000)}
-	e := &runner{limiter: seen, keys: keyNames("user:key", 100)}
-	e.runCalls(t.Context(), 70)
-	e.runCalls(t.Context(), 30)
+	e := &client{limiter: seen, keys: keyNames("user:key", 100)}
+	e.run(t.Context(), 70)
+	e.run(t.Context(), 30)
 	close(seen.keys)
 	different := map[string]bool{}
 	for key := range seen.keys {
@@ -250,22 +236,6 @@ func TestRunnerCallsEveryKey(t *testing.T) {
 	}
 	if len(different) != 100 || e.counts.calls != 100 {
 		t.Errorf("100 calls in two runs over 100 keys: %d different keys, %d calls counted", len(different), e.counts.calls)
-	}
-}
-
-func TestParseServerStats(t *testing.T) {
-	text := "used_memory:1000\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.25\r\n" +
-		"cmdstat_evalsha:calls=10,usec=70,usec_per_call=7.00,rejected_calls=1,failed_calls=2\r\n" +
-		"db0:keys=5,expires=4,avg_ttl=100\r\n"
-	got, err := parseServerStats(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.memory != 1000 || got.cpu != 3.75 || got.keys != 5 || got.expires != 4 || got.commands["evalsha"] != (cmdStats{10, 70, 3}) {
-		t.Errorf("read %+v from:\n%s", got, text)
-	}
-	if d := got.since(got); d.memory != 0 || d.keys != 0 || d.failed() != 0 {
-		t.Errorf("without commands the difference is %+v", d)
 	}
 }
 

@@ -3,62 +3,152 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"syscall"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
+
+// goroutines is the number of concurrent callers, as in a busy server.
+const goroutines = 64
+
+// A client calls a limiter through its client library. Its figures are the rate, and microseconds of
+// processor a call: of this process, and of the server.
+type client struct {
+	harness.Contender
+	library
+	limiter limiter
+	keys    []string
+	calls   int // a round
+	counts  counts
+}
+
+// counts are the results of a number of calls.
+type counts struct{ calls, denied, failed int }
+
+func (t *counts) add(u counts) {
+	t.calls += u.calls
+	t.denied += u.denied
+	t.failed += u.failed
+}
 
 // clients compares the limiters through their client libraries. Penstock and the
 // references of its targets run next to each other.
-func (b *bench) clients() error {
-	if err := b.empty(); err != nil {
-		return err
+func (b *bench) clients() {
+	libraries := slices.Concat([]library{ours, trivial, redisRate}, ourWindows, floors[:2], rivals[1:])
+	for _, l := range libraries {
+		harness.Check(b.verifyLimits(l))
 	}
-	field := append([]contender{ours, trivial, redisRate}, ourWindows...)
-	field = append(append(field, floors[:2]...), rivals[1:]...)
-	runners, err := b.newRunners(field)
-	defer closeAll(runners)
-	if err != nil {
-		return err
-	}
-	b.logf("clients: %d rounds of %s for each of %d limiters", b.rounds, b.length, len(runners))
-	if err := runRounds(b.server, b.rounds, b.length, runners); err != nil {
-		return err
-	}
-	if err := b.verifyGrants(runners); err != nil {
-		return err
-	}
-	b.report.addClients(runners, b.sizes.counted)
-	b.findClients(runners[0], runners[1], runners[2])
-	return nil
-}
-
-// newRunners opens all contenders, after a check that each enforces a limit. The keys of that
-// check are deleted, because some expire soon, and newRunner counts keys.
-func (b *bench) newRunners(contenders []contender) (runners []*runner, err error) {
-	for _, c := range contenders {
-		if err := b.verifyLimits(c); err != nil {
-			return nil, err
-		}
-	}
-	if err := b.empty(); err != nil {
-		return nil, err
-	}
+	b.server.empty() // some keys of these checks expire soon, and newClient counts keys
 	keys := keyNames("user:key", b.sizes.many)
-	for _, c := range contenders {
-		e, err := b.newRunner(c, keys)
-		if err != nil {
-			return runners, err
-		}
-		runners = append(runners, e)
+	var clients []*client
+	var contenders []*harness.Contender
+	for _, l := range libraries {
+		c := b.newClient(l, keys)
+		defer c.limiter.close()
+		clients, contenders = append(clients, c), append(contenders, &c.Contender)
 	}
-	return runners, nil
+	b.Logf("clients: %d rounds of %s for each of %d limiters", b.Rounds, b.Turn, len(clients))
+	for _, c := range clients {
+		c.calls = harness.Calibrate(b.Turn, goroutines, func(calls int) time.Duration { return c.run(context.Background(), calls) })
+	}
+	harness.TakeTurns(b.Rounds, contenders...)
+	harness.Check(b.verifyGrants(clients))
+	t := b.Table(fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines),
+		"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate", "client µs a call", "server µs a call", "allocations")
+	for _, c := range clients {
+		t.Row(c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(contenders[1], "rate"), c.To(contenders[2], "rate"),
+			harness.Decimals(1)(c.Median("client")), harness.Decimals(1)(c.Median("server")),
+			harness.Decimals(1)(c.allocations(context.Background(), b.sizes.counted)))
+	}
+	b.findClients(clients[0], contenders[1], contenders[2])
 }
 
-func closeAll(runners []*runner) {
-	for _, e := range runners {
-		e.limiter.close()
+func (b *bench) findClients(ours *client, trivial, redisRate *harness.Contender) {
+	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, harness.Thousands(b.sizes.many))
+	b.FindAtLeast(title, ours.To(redisRate, "rate"), 2, "redis_rate")
+	b.FindAtLeast(title, ours.To(trivial, "rate"), 0.55, "a trivial EVALSHA without deadline")
+	plain := ours.allocations(context.Background(), b.sizes.counted)
+	cancelable, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	wrapper := ours.allocations(cancelable, b.sizes.counted)
+	b.Find(title+", allocations", "≤ 2, ≤ 5 under a cancelable context", plain <= 2.05 && wrapper <= 5.05,
+		"%.2f, and %.2f under a cancelable context", plain, wrapper)
+}
+
+// newClient opens a limiter and takes each key once, and verifies that this created the
+// expected number of keys in Redis, with an expiry.
+func (b *bench) newClient(l library, keys []string) *client {
+	before := b.server.info()
+	c := &client{library: l, limiter: harness.Must(l.open(b.server.Addr, ample)), keys: keys}
+	c.Name = l.name
+	c.Measure = func(*harness.Contender) { c.turn(b.server) }
+	c.run(context.Background(), len(keys))
+	d, want := b.server.info().Since(before), l.perKey*len(keys)
+	if d.Keys != want || (d.Expires != want && !l.lasting()) {
+		b.Fatalf("%s: %d new keys, %d with an expiry; want %d", l.name, d.Keys, d.Expires, want)
 	}
+	harness.Check(c.verify(len(keys)))
+	return c
+}
+
+func (c *client) turn(srv *server) {
+	before, spent := srv.info(), processorTime()
+	took := c.run(context.Background(), c.calls)
+	spent = processorTime() - spent
+	calls := float64(c.calls)
+	c.Add("rate", calls/took.Seconds())
+	c.Add("client", float64(spent.Microseconds())/calls)
+	c.Add("server", 1e6*srv.info().Since(before).CPU/calls)
+}
+
+// run makes about so many calls, split among the goroutines, each of which starts
+// at another key and continues where it stopped.
+func (c *client) run(ctx context.Context, calls int) time.Duration {
+	all := make([]counts, goroutines)
+	first, done := calls/goroutines, calls%goroutines
+	at := c.counts.calls
+	took, _ := harness.Concurrently(goroutines, func(i int) error {
+		mine, from := first, at+i*first+min(i, done)
+		if i < done {
+			mine++
+		}
+		all[i] = c.walk(ctx, from, mine)
+		return nil
+	})
+	for _, t := range all {
+		c.counts.add(t)
+	}
+	return took
+}
+
+// walk takes so many keys of the list in order.
+func (c *client) walk(ctx context.Context, from, calls int) (t counts) {
+	for i := range calls {
+		ok, err := c.limiter.take(ctx, c.keys[(from+i)%len(c.keys)])
+		switch {
+		case err != nil:
+			t.failed++
+		case !ok:
+			t.denied++
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+// allocations returns the allocations per call of the whole process, the client's
+// goroutines included.
+func (c *client) allocations(ctx context.Context, calls int) float64 {
+	return harness.Allocations(func() { c.run(ctx, calls) }) / float64(calls)
+}
+
+// processorTime is the processor time of this process.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	harness.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // keyNames returns keys of 20 bytes with a prefix of eight bytes.
@@ -70,30 +160,28 @@ func keyNames(begin string, n int) []string {
 	return keys
 }
 
-// isFloor reports whether the contender is a floor, which never denies.
-func (c contender) isFloor() bool {
-	for _, f := range floors {
-		if f.name == c.name {
-			return true
-		}
-	}
-	return false
+// isFloor reports whether this is a floor, which never denies.
+func (l library) isFloor() bool {
+	return slices.ContainsFunc(floors, func(f library) bool { return f.name == l.name })
 }
+
+// lasting reports whether the keys have no expiry: those of INCR, which is no limiter.
+func (l library) lasting() bool { return l.name == floors[1].name }
 
 // verifyLimits returns an error unless a limit of one unit admits one, on each of some
 // keys.
-func (b *bench) verifyLimits(c contender) error {
-	if c.isFloor() {
+func (b *bench) verifyLimits(l library) error {
+	if l.isFloor() {
 		return nil
 	}
-	l, err := c.open(b.server.Addr, once)
+	opened, err := l.open(b.server.Addr, once)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
+		return fmt.Errorf("%s: %w", l.name, err)
 	}
-	defer l.close()
+	defer opened.close()
 	for _, key := range keyNames("user:one", 10) {
-		if err := verifyLimit(l, key, time.Now); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+		if err := verifyLimit(opened, key, time.Now); err != nil {
+			return fmt.Errorf("%s: %w", l.name, err)
 		}
 	}
 	return nil
@@ -121,36 +209,29 @@ func verifyLimit(l limiter, key string, now func() time.Time) error {
 	}
 }
 
-// verifyGrants returns an error unless all calls were granted, and all keys have an
-// expiry but those that never had one.
-func (b *bench) verifyGrants(runners []*runner) error {
-	lasting := 0
-	for _, e := range runners {
-		if err := e.verify(len(e.keys)); err != nil {
-			return err
-		}
-		if e.lasting() {
-			lasting += len(e.keys)
-		}
+// verify returns an error unless all calls, and at least so many, were granted.
+func (c *client) verify(atLeast int) error {
+	t := c.counts
+	if t.calls < atLeast || t.denied > 0 || t.failed > 0 {
+		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, all granted", c.Name, t.calls, t.denied, t.failed, atLeast)
 	}
-	c, err := b.server.stats()
-	if err == nil && c.keys-c.expires != lasting {
-		err = fmt.Errorf("%d of %d keys have no expiry, want %d", c.keys-c.expires, c.keys, lasting)
-	}
-	return err
+	return nil
 }
 
-func (b *bench) findClients(ours, trivial, redisRate *runner) {
-	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, measure.Thousands(b.sizes.many))
-	rival := ours.ratioTo(redisRate)
-	b.report.Add(title, "≥ 2× redis_rate", rival.Median >= 2, "%s", measure.TimesWithSpread(rival))
-	floor := ours.ratioTo(trivial)
-	b.report.Add(title, "≥ 0.55× a trivial EVALSHA without deadline", floor.Median >= 0.55, "%s", measure.TimesWithSpread(floor))
-
-	plain := ours.allocations(context.Background(), b.sizes.counted)
-	cancelable, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	wrapper := ours.allocations(cancelable, b.sizes.counted)
-	b.report.Add(title+", allocations", "≤ 2, ≤ 5 under a cancelable context", plain <= 2.05 && wrapper <= 5.05,
-		"%.2f, and %.2f under a cancelable context", plain, wrapper)
+// verifyGrants returns an error unless all calls were granted, and all keys have an
+// expiry but those that never had one.
+func (b *bench) verifyGrants(clients []*client) error {
+	lasting := 0
+	for _, c := range clients {
+		if err := c.verify(len(c.keys)); err != nil {
+			return err
+		}
+		if c.lasting() {
+			lasting += len(c.keys)
+		}
+	}
+	if i := b.server.info(); i.Keys-i.Expires != lasting {
+		return fmt.Errorf("%d of %d keys have no expiry, want %d", i.Keys-i.Expires, i.Keys, lasting)
+	}
+	return nil
 }

@@ -29,18 +29,18 @@ var (
 	once  = benchLimit{burst: 1, every: time.Hour}              // admits one
 )
 
-// A contender opens a limiter.
-type contender struct {
+// A library opens a limiter.
+type library struct {
 	name   string
 	module string // where it comes from
 	perKey int    // keys in Redis for each key
 	open   func(addr string, p benchLimit) (limiter, error)
 }
 
-var ours = contender{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
+var ours = library{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
 
 // ourWindows have no targets.
-var ourWindows = []contender{
+var ourWindows = []library{
 	{"penstock fixed-window", "", 1, openPenstockWindow(penstock.FixedWindow)},
 	{"penstock sliding-window", "", 1, openPenstockWindow(penstock.SlidingWindow)},
 }
@@ -83,13 +83,13 @@ func (l *penstockLimiter) close() { l.store.Close() }
 
 // The floors are the least that a decision through a client can cost: a round trip, one
 // that counts, and one that runs a script. None has a deadline.
-var floors = []contender{
+var floors = []library{
 	{"PING through rueidis", "github.com/redis/rueidis", 0, openFloor(pingShape())},
 	{"INCR through rueidis", "", 1, openFloor(incrShape())},
 	trivial,
 }
 
-var trivial = contender{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
+var trivial = library{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
 
 type floor struct {
 	client rueidis.Client

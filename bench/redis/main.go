@@ -18,90 +18,97 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-func main() {
-	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// A bench is one run: its server and its sizes.
+type bench struct {
+	*harness.Run
+	server *server
+	sizes  sizes
 }
 
-// options are the flags of this command only.
-type options struct{ instructions, tenMillion bool }
-
-func names() (all []string) {
-	for _, t := range cases {
-		all = append(all, t.name)
-	}
-	return all
+// sizes are the numbers of keys and requests in the cases.
+type sizes struct {
+	many           int // "10 thousand keys"
+	counted        int // calls whose allocations are counted
+	benchmarkKeys  int // keys of each shape under redis-benchmark
+	requests       int // of one turn of redis-benchmark
+	decisions      int // of which instructions are counted
+	weighed        int // "200 thousand keys"
+	entries        int // of all logs together
+	connections    int // "500 connections"
+	randomKeys     int // "500 thousand keys"
+	randomRequests int
+	tenMillion     int
 }
+
+var fullSizes = sizes{
+	many:           10_000,
+	counted:        50_000,
+	benchmarkKeys:  50_000,
+	requests:       32_000,
+	decisions:      320,
+	weighed:        200_000,
+	entries:        200_000,
+	connections:    500,
+	randomKeys:     500_000,
+	randomRequests: 40_000,
+	tenMillion:     10_000_000,
+}
+
+// quickSizes only show that every case runs.
+var quickSizes = sizes{
+	many:           200,
+	counted:        1_000,
+	benchmarkKeys:  200,
+	requests:       1_600,
+	decisions:      160,
+	weighed:        2_000,
+	entries:        4_000,
+	connections:    20,
+	randomKeys:     5_000,
+	randomRequests: 2_000,
+	tenMillion:     4_000,
+}
+
+// benchmarkRounds is the number of turns of each shape under redis-benchmark. They are
+// longer than those of a client library, so there are fewer.
+func (b *bench) benchmarkRounds() int { return max(b.Rounds/3, 1) }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	var o options
-	b := &bench{sizes: fullSizes, progress: stderr}
-	c := measure.NewCommand("redis", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 60, "number of rounds of each case; a third with redis-benchmark")
-	c.Flags.DurationVar(&b.length, "round", 40*time.Millisecond, "length of one contender's turn")
-	c.Flags.BoolVar(&o.instructions, "instructions", false, "count the server's instructions too, which needs valgrind and is slow")
-	c.Flags.BoolVar(&o.tenMillion, "tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
-	if !c.Parse(args, b.check) {
-		return 2
-	}
 	quietGoZero()
-	if c.Quick {
-		b.rounds, b.length, b.sizes = min(b.rounds, 3), 2*time.Millisecond, quickSizes
+	b := &bench{Run: harness.New("redis", stdout, stderr), sizes: fullSizes}
+	b.TurnFlags("rounds", 60, "round", 40*time.Millisecond)
+	instructions := b.Flags.Bool("instructions", false, "count the server's instructions too, which needs valgrind and is slow")
+	tenMillion := b.Flags.Bool("tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
+	for _, l := range append(floors[:1:1], rivals...) {
+		b.Rivals = append(b.Rivals, l.module)
 	}
-	server, err := startServer(nil)
-	if err != nil {
-		c.PrintError(err)
-		return 1
+	b.Settings = func() string {
+		return fmt.Sprintf("Redis %s, %d rounds of %s a limiter, %d by redis-benchmark",
+			redistest.InfoField(b, b.server.Server, "redis_version"), b.Rounds, b.Turn, b.benchmarkRounds())
 	}
-	defer server.stop()
-	b.server = server
-	for _, t := range cases {
-		if c.Wants(t.name) && (t.onlyFor == nil || t.onlyFor(o)) {
-			c.Record(t.name, t.run(b))
+	b.Prepare = func() {
+		if b.Quick {
+			b.Rounds, b.Turn, b.sizes = min(b.Rounds, 3), 2*time.Millisecond, quickSizes
 		}
+		b.server = b.startServer(nil)
 	}
-	b.writeHeader(stdout, c.Quick)
-	b.report.write(stdout, !c.Quick)
-	return c.Status(b.report.Findings)
-}
-
-func (b *bench) check() error {
-	if b.rounds < 1 || b.length <= 0 {
-		return fmt.Errorf("rounds %d of %s: both must be more than zero", b.rounds, b.length)
-	}
-	return nil
-}
-
-// writeHeader prints the machine and the settings.
-func (b *bench) writeHeader(w io.Writer, quick bool) {
-	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s, %s; %d rounds of %s a limiter, %d by redis-benchmark.\n",
-		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.server.version(),
-		b.rounds, b.length, b.benchmarkRounds())
-	if quick {
-		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, no meaningful figures.")
-	}
-	var modules []string
-	for _, c := range append(floors[:1:1], rivals...) {
-		modules = append(modules, c.module)
-	}
-	if vs := measure.Versions(modules); vs != "" {
-		fmt.Fprintf(w, "\nRivals: %s.\n", vs)
-	}
-}
-
-func (s *server) version() string {
-	info, _ := s.command("INFO", "server")
-	for line := range strings.Lines(info) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
-			return "Redis " + v
-		}
-	}
-	return "Redis, unknown version"
+	return b.Main(args, []harness.Case{
+		{Name: "clients", Run: b.clients},
+		{Name: "split", Run: b.split},
+		{Name: "scripts", Run: b.scripts},
+		{Name: "instructions", Run: b.instructions, Only: instructions},
+		{Name: "weight", Run: b.weights},
+		{Name: "logweight", Run: b.logWeights},
+		{Name: "settings", Run: b.settings},
+		{Name: "tenmillion", Run: b.tenMillionKeys, Only: tenMillion},
+	})
 }

@@ -19,7 +19,7 @@ import (
 
 // rivals are the limiters on Redis that Go programs use today, opened as their
 // documentation says.
-var rivals = []contender{
+var rivals = []library{
 	redisRate,
 	{"throttled, GCRA", "github.com/throttled/throttled/v2", 1, openThrottled},
 	{"ulule/limiter", "github.com/ulule/limiter/v3", 1, openUlule},
@@ -27,7 +27,7 @@ var rivals = []contender{
 	{"go-zero TokenLimiter", "", 2, openTokenLimiter},
 }
 
-var redisRate = contender{"redis_rate", "github.com/go-redis/redis_rate/v10", 1, openRedisRate}
+var redisRate = library{"redis_rate", "github.com/go-redis/redis_rate/v10", 1, openRedisRate}
 
 // goRedis returns a client with penstock's deadline.
 func goRedis(addr string) *goredis.Client {

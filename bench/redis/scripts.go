@@ -1,76 +1,271 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
+	"errors"
 	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/bench/lineage/rivalscripts"
 )
 
-// command returns the name of the shape's command as the server counts it.
-func (s *shape) command() string { return strings.ToLower(s.words[0]) }
+// A subject is a shape under redis-benchmark. Its figures are the rate, and microseconds a request: of
+// the server's processor, and inside the command.
+type subject struct {
+	harness.Contender
+	*shape
+}
+
+// turn sends requests, and returns what the server did meanwhile.
+func (s *subject) turn(srv *server, run harness.RedisBenchmark) harness.Info {
+	before := srv.info()
+	rate, err := run.Run(srv.Port, s.open())
+	if err != nil {
+		harness.Check(fmt.Errorf("%s: %w", s.name, err))
+	}
+	d := srv.info().Since(before)
+	sent := float64(run.Sent())
+	s.Add("rate", rate)
+	s.Add("server", 1e6*d.CPU/sent)
+	s.Add("inside", float64(d.Commands[s.command()].Micros)/sent)
+	return d
+}
+
+// benchmarkInTurns runs shapes in turns under redis-benchmark, verifies each turn by what the server
+// did, and adds rows to the table, with ratios to the first.
+func (b *bench) benchmarkInTurns(title string, run harness.RedisBenchmark, shapes []*shape, verify func(*shape, harness.RedisBenchmark, harness.Info) error) []*subject {
+	b.Logf("%s: %d rounds of %d requests for each of %d shapes", title, b.benchmarkRounds(), run.Requests, len(shapes))
+	var subjects []*subject
+	var contenders []*harness.Contender
+	for _, sh := range shapes {
+		s := &subject{shape: sh}
+		s.Name = sh.name
+		run := run
+		run.Requests *= cmp.Or(sh.more, 1) // or else the start of redis-benchmark would cost commands without a script more
+		s.Measure = func(*harness.Contender) { harness.Check(verify(sh, run, s.turn(b.server, run))) }
+		subjects, contenders = append(subjects, s), append(contenders, &s.Contender)
+	}
+	harness.TakeTurns(b.benchmarkRounds(), contenders...)
+	t := b.Table("By redis-benchmark", "redis-benchmark", "shape", "thousand a second", "to INCR", "server µs each", "of these inside the command")
+	for _, c := range contenders {
+		t.Row(title, c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(contenders[0], "rate"),
+			harness.Decimals(1)(c.Median("server")), harness.Decimals(1)(c.Median("inside")))
+	}
+	return subjects
+}
+
+// verifyExisting returns an error unless every request was granted, and the number of keys is
+// unchanged.
+func verifyExisting(s *shape, run harness.RedisBenchmark, d harness.Info) error {
+	if d.Keys != 0 || d.Expires != 0 {
+		return fmt.Errorf("%s: %d new keys during the load, want none", s.name, d.Keys)
+	}
+	return s.verifyGrants(d, run.Sent())
+}
 
 // scriptShapes are all shapes for redis-benchmark: INCR first and penstock next, so that
 // both sides of the ratio with a target run next to each other.
-func scriptShapes() (shapes []*shape, ours int, err error) {
-	our, err := ourShapes(1)
-	if err != nil {
-		return nil, 0, err
-	}
-	shapes = append(shapes, incrShape())
-	shapes = append(shapes, our...)
+func scriptShapes() (shapes []*shape, ours int) {
+	our := ourShapes(1)
+	shapes = append([]*shape{incrShape()}, our...)
 	shapes = append(shapes, pingShape(), trivialShape())
-	return append(shapes, designShapes()...), len(our), nil
+	return append(shapes, designShapes()...), len(our)
 }
 
-// scriptTargets are the targets of the scripts as shares of INCR's rate, in the order of
-// ourShapes.
-var scriptTargets = []float64{0.18, 0.19, 0.18}
+// scriptTargets are the targets of the scripts as shares of INCR's rate, and instructionTargets as
+// multiples of INCR's instructions, in the order of ourShapes.
+var (
+	scriptTargets      = []float64{0.18, 0.19, 0.18}
+	instructionTargets = []float64{9.5, 10, 10.5}
+)
 
 // scripts measures every shape with 50 connections and pipelines of 16, on existing
 // keys.
-func (b *bench) scripts() error {
-	shapes, ours, err := scriptShapes()
-	if err != nil {
-		return err
+func (b *bench) scripts() {
+	shapes, ours := scriptShapes()
+	b.server.empty()
+	for _, s := range shapes {
+		s.fillFresh(b.server, b.sizes.benchmarkKeys, 1)
 	}
-	if err := b.prepare(shapes, b.sizes.benchmarkKeys); err != nil {
-		return err
+	run := harness.RedisBenchmark{Connections: 50, Pipeline: 16, Requests: b.sizes.requests, Keys: b.sizes.benchmarkKeys}
+	subjects := b.benchmarkInTurns("50 connections, pipelines of 16", run, shapes, verifyExisting)
+	for i, s := range subjects[1 : 1+ours] {
+		b.FindAtLeast(s.Name+" script, redis-benchmark -c 50 -P 16", s.To(&subjects[0].Contender, "rate"), scriptTargets[i], "INCR's rate")
 	}
-	l := load{connections: 50, pipeline: 16, requests: b.sizes.requests, keys: b.sizes.benchmarkKeys}
-	b.logf("scripts: %d rounds of %d requests for each of %d shapes", b.benchmarkRounds(), l.requests, len(shapes))
-	runs, err := benchmarkInTurns(b.server, l, b.benchmarkRounds(), shapes)
-	if err != nil {
-		return err
-	}
-	b.report.addBenchmarkRuns("50 connections, pipelines of 16", runs)
-	for i, p := range runs[1 : 1+ours] {
-		share := measure.SpreadOf(measure.Ratios(p.rates, runs[0].rates))
-		b.report.Add(p.shape.name+" script, redis-benchmark -c 50 -P 16",
-			fmt.Sprintf("≥ %s INCR's rate", measure.Times(scriptTargets[i])),
-			share.Median >= scriptTargets[i], "%s", measure.TimesWithSpread(share))
-	}
-	return nil
 }
 
-// prepare empties the server, loads the scripts and fills each shape's keys.
-func (b *bench) prepare(shapes []*shape, keys int) error {
-	if err := b.empty(); err != nil {
-		return err
-	}
-	if err := loadAll(b.server, shapes); err != nil {
-		return err
-	}
+// tenMillionKeys measures Redis with more keys than any cache holds. INCR has as many.
+// It has no target.
+func (b *bench) tenMillionKeys() {
+	n := b.sizes.tenMillion
+	ours, incr := ourShape(keyOf("pen"), tokenBucket, 1), incrShape()
+	b.server.empty()
+	defer b.server.empty()
+	b.Logf("%s keys: filling", harness.Thousands(n))
+	bytes := b.weigh(b.server, "standalone", ours, n, 1)
+	incr.fillFresh(b.server, n, 1)
+	run := harness.RedisBenchmark{Connections: 50, Pipeline: 16, Requests: b.sizes.requests, Keys: n}
+	subjects := b.benchmarkInTurns(harness.Thousands(n)+" keys, 50 connections, pipelines of 16", run, []*shape{incr, ours}, verifyExisting)
+	b.Find(harness.Thousands(n)+" keys, token bucket", "", true, "%.1f B a key, %.0f thousand decisions a second (%s INCR)",
+		bytes, subjects[1].Median("rate")/1000, subjects[1].To(&subjects[0].Contender, "rate"))
+}
+
+// The documents that propose the logs measure them with 500 connections, no pipeline,
+// 500,000 random keys, random times, two units in 30,000, and the script's text in each
+// call. These are the same settings; penstock sends its usual commands, for two units in
+// 30 seconds.
+
+// settings measures the two logs and penstock as those documents do: on keys that are created on
+// first use. A third request for a key is denied, so grants are not counted; failures are.
+func (b *bench) settings() {
+	shapes := settingsShapes()
+	b.server.empty()
 	for _, s := range shapes {
-		if _, err := fillFresh(b.server, s, keys); err != nil {
-			return err
+		s.fill(b.server, 0, 0) // loads its script
+	}
+	run := harness.RedisBenchmark{Connections: b.sizes.connections, Pipeline: 1, Requests: b.sizes.randomRequests, Keys: b.sizes.randomKeys}
+	verify := func(s *shape, run harness.RedisBenchmark, d harness.Info) error {
+		if n := d.Failed(); n > 0 || d.Commands[s.command()].Calls < run.Requests {
+			return fmt.Errorf("%s: %d commands failed of %d", s.name, n, run.Requests)
+		}
+		return nil
+	}
+	subjects := b.benchmarkInTurns(fmt.Sprintf("%d connections, no pipeline", run.Connections), run, shapes, verify)[1:]
+	var bytes []float64
+	for _, s := range subjects {
+		bytes = append(bytes, b.weighRandomly(run, s.shape))
+	}
+	hash, zset := &subjects[0].Contender, &subjects[1].Contender
+	for i, s := range subjects[2:] {
+		toHash, toZset, bytesOfOurs := s.To(hash, "rate"), s.To(zset, "rate"), bytes[2+i]
+		b.Find(s.Name+", with the documents' settings", "faster and smaller than hash log and zset log",
+			toHash.Median > 1 && toZset.Median > 1 && bytesOfOurs < min(bytes[0], bytes[1]),
+			"%s the hash log, %s the zset log; %.0f B a key to %.0f and %.0f", toHash, toZset, bytesOfOurs, bytes[0], bytes[1])
+	}
+}
+
+// settingsShapes returns INCR, the two logs, and then penstock's shapes.
+func settingsShapes() []*shape {
+	shapes := []*shape{
+		{name: "INCR", words: []string{"INCR", "i" + numberMark}, perKey: 1, lasting: true},
+		scripted("hash log, by its text", rivalscripts.HashLog, []string{"h" + numberMark}, numberMark, "30000", "2").unscripted(),
+		scripted("zset log, by its text", rivalscripts.ZsetLog, []string{"z" + numberMark}, numberMark, "30000", "2").unscripted(),
+	}
+	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.SlidingWindow, penstock.SlidingLog} {
+		shapes = append(shapes, ourShape(numberMark, penstock.Limit{Count: 2, Period: 30 * time.Second, Algorithm: a}, 1))
+	}
+	return shapes
+}
+
+// weighRandomly runs a shape alone on an empty server, and returns the memory of a key.
+func (b *bench) weighRandomly(run harness.RedisBenchmark, s *shape) float64 {
+	b.server.empty()
+	d := (&subject{shape: s}).turn(b.server, run)
+	// Random requests leave this share of the keys unused.
+	want := float64(run.Keys) * (1 - math.Exp(-float64(run.Requests)/float64(run.Keys)))
+	if d.Keys != d.Expires || math.Abs(float64(d.Keys)-want) > 0.1*want+10 {
+		b.Fatalf("%s: %d keys, %d with an expiry; want about %.0f", s.name, d.Keys, d.Expires, want)
+	}
+	return b.addWeight(s.name, fmt.Sprintf("%d connections", run.Connections), d.Keys, d)
+}
+
+// instructions counts the server's instructions for one decision with callgrind. Unlike
+// a rate, the result is nearly the same on every machine, and it ignores caches and the
+// kernel.
+func (b *bench) instructions() {
+	shapes, ours := scriptShapes()
+	if _, err := exec.LookPath("callgrind_control"); err != nil {
+		b.Fatalf("valgrind is needed; on Debian: apt-get install valgrind: %w", err)
+	}
+	wrapper := []string{"valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=callgrind.out"}
+	v := &simulated{server: b.startServer(wrapper, "--hz", "1")} // what it does besides is not to be counted
+	t := b.Table("Instructions of the server, counted by callgrind", "shape", "server instructions each", "to INCR")
+	incr := 0.0
+	for i, s := range shapes {
+		b.Logf("instructions of %s", s.name)
+		each := v.count(s, b.sizes.decisions)
+		if i == 0 {
+			incr = each
+		}
+		t.Row(s.name, harness.Decimals(0)(each), harness.Times(each/incr))
+		if i >= 1 && i <= ours {
+			most := instructionTargets[i-1]
+			b.Find(s.name+" script, server instructions", fmt.Sprintf("≤ %g× INCR's", most), each/incr <= most, "%.1f× (%.0f to %.0f)", each/incr, each, incr)
 		}
 	}
-	return nil
 }
 
-// empty deletes all keys. Scripts stay loaded.
-func (b *bench) empty() error {
-	_, err := b.server.command("FLUSHALL", "SYNC")
-	return err
+// A simulated server runs under callgrind.
+type simulated struct {
+	*server
+	dumps int
+}
+
+// count returns the instructions of one decision, on existing keys. It subtracts two
+// loads of different lengths, which removes the constant cost of a load: its
+// connections.
+func (v *simulated) count(s *shape, decisions int) float64 {
+	const keys = 200
+	s.fillFresh(v.server, keys, 1)
+	short := harness.RedisBenchmark{Connections: 4, Pipeline: 16, Requests: decisions, Keys: keys}
+	long := short
+	long.Requests *= 3
+	var counts []float64
+	for range 3 {
+		less, more := v.under(s, short), v.under(s, long)
+		counts = append(counts, float64(more-less)/float64(long.Sent()-short.Sent()))
+	}
+	return harness.SpreadOf(counts).Median
+}
+
+// under returns the instructions that the server executes under a load.
+func (v *simulated) under(s *shape, run harness.RedisBenchmark) int {
+	before := v.info()
+	v.control("-i", "on")
+	harness.Must(run.Run(v.Port, s.open()))
+	v.control("-i", "off")
+	harness.Check(s.verifyGrants(v.info().Since(before), run.Sent()))
+	return v.dump()
+}
+
+func (v *simulated) control(words ...string) {
+	out, err := exec.Command("callgrind_control", append(words, strconv.Itoa(v.PID()))...).CombinedOutput()
+	if err != nil {
+		harness.Check(fmt.Errorf("callgrind_control %s: %w: %s", words, err, out))
+	}
+}
+
+// dump makes callgrind write its counters to a file and reset them.
+func (v *simulated) dump() int {
+	v.control("-d")
+	v.dumps++
+	if paths := harness.Must(filepath.Glob(v.File("callgrind.out.*"))); len(paths) != v.dumps {
+		harness.Check(fmt.Errorf("callgrind wrote %d files, want %d: %q", len(paths), v.dumps, paths))
+	}
+	return harness.Must(readTotal(v.File(fmt.Sprintf("callgrind.out.%d", v.dumps))))
+}
+
+// readTotal returns the number of instructions in a file of callgrind.
+func readTotal(path string) (int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if total, ok := strings.CutPrefix(lines.Text(), "totals: "); ok {
+			return strconv.Atoi(strings.TrimSpace(total))
+		}
+	}
+	return 0, errors.Join(lines.Err(), fmt.Errorf("%s: no total", path))
 }

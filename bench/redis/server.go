@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os/exec"
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/redis/rueidis"
 )
@@ -15,30 +13,38 @@ import (
 // A server is a redis-server on a free port, without persistence.
 type server struct {
 	*redistest.Server
-	client rueidis.Client // to look at it, not to load it
+	client rueidis.Client // to fill it, not to load it
 }
-
-var errNoRedis = errors.New("redis-server and redis-benchmark are needed; on Debian: apt-get install redis-server redis-tools")
 
 // startServer starts a server with more settings, as on its command line, under a
 // wrapper command if there is one.
-func startServer(wrapper []string, settings ...string) (*server, error) {
+func (b *bench) startServer(wrapper []string, settings ...string) *server {
 	for _, program := range []string{"redis-server", "redis-benchmark"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return nil, fmt.Errorf("%w: %w", errNoRedis, err)
+			b.Fatalf("redis-server and redis-benchmark are needed; on Debian: apt-get install redis-server redis-tools: %w", err)
 		}
 	}
-	started, err := redistest.Start(redistest.Options{Wrapper: wrapper, Args: append([]string{"--maxclients", "4000"}, settings...)})
-	if err != nil {
-		return nil, err
-	}
-	client, err := connect(started.Addr)
-	if err != nil {
-		started.Stop()
-		return nil, err
-	}
-	return &server{started, client}, nil
+	s := &server{Server: redistest.StartForTest(b, redistest.Options{Wrapper: wrapper, Args: append([]string{"--maxclients", "4000"}, settings...)})}
+	s.client = harness.Must(connect(s.Addr))
+	b.Cleanup(s.client.Close)
+	return s
 }
+
+// startClusterNode starts a Cluster of one node, which owns every slot.
+func (b *bench) startClusterNode() *server {
+	s := b.startServer(nil, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+	redistest.MustCommand(b, s.Server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	redistest.WaitFor(b, "a Cluster of one node is ready", func() bool {
+		return strings.Contains(redistest.MustCommand(b, s.Server, "CLUSTER", "INFO"), "cluster_state:ok")
+	})
+	return s
+}
+
+// empty deletes all keys. Scripts stay loaded.
+func (s *server) empty() { harness.Must(s.Command("FLUSHALL", "SYNC")) }
+
+// info returns what the server says of itself.
+func (s *server) info() harness.Info { return harness.InfoOf(s.Server) }
 
 // startTimeout is how long a server may take to respond under a simulator.
 const startTimeout = time.Minute
@@ -56,43 +62,4 @@ func connect(addr string) (rueidis.Client, error) {
 		WriteBufferEachConn: 1 << 16,
 		ConnWriteTimeout:    startTimeout,
 	})
-}
-
-func (s *server) stop() {
-	s.client.Close()
-	s.Stop()
-}
-
-// command sends a command and returns the reply as text.
-func (s *server) command(words ...string) (string, error) {
-	message, err := s.client.Do(context.Background(), s.client.B().Arbitrary(words...).Build()).ToMessage()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", words[0], err)
-	}
-	if text, err := message.ToString(); err == nil {
-		return text, nil
-	}
-	return message.String(), nil
-}
-
-// startClusterNode starts a Cluster of one node, which owns every slot.
-func startClusterNode() (*server, error) {
-	s, err := startServer(nil, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
-	if err != nil {
-		return nil, err
-	}
-	if _, err = s.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
-		s.stop()
-		return nil, err
-	}
-	deadline := time.Now().Add(startTimeout)
-	for time.Now().Before(deadline) {
-		info, err := s.command("CLUSTER", "INFO")
-		if err == nil && strings.Contains(info, "cluster_state:ok") {
-			return s, nil
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-	s.stop()
-	return nil, errors.New("a Cluster of one node does not become ready")
 }

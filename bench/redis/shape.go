@@ -4,14 +4,15 @@ import (
 	"context"
 	"crypto/sha1" //nolint:gosec // Redis names scripts by it
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/bench/lineage/rivalscripts"
+	"github.com/redis/rueidis"
 )
 
 // A shape is a command, with a script or without, that has placeholders for the key's
@@ -27,6 +28,7 @@ type shape struct {
 	write string
 	times int
 
+	more    int  // requests in a turn for each of another shape, so that turns are about as long
 	lasting bool // whether its keys are to have no expiry
 	perKey  int  // keys in Redis for each key of the caller
 }
@@ -41,15 +43,15 @@ const (
 // at returns the command for a key at a time, in milliseconds from some start.
 func (s *shape) at(number, at int) []string {
 	digits := fmt.Sprintf("%012d", number)
-	return s.fill(at, func(w string) string { return strings.ReplaceAll(w, numberMark, digits) })
+	return s.replaced(at, func(w string) string { return strings.ReplaceAll(w, numberMark, digits) })
 }
 
 // open returns the command at the first time, with the placeholder of the key.
 func (s *shape) open() []string {
-	return s.fill(0, func(w string) string { return w })
+	return s.replaced(0, func(w string) string { return w })
 }
 
-func (s *shape) fill(at int, number func(string) string) []string {
+func (s *shape) replaced(at int, number func(string) string) []string {
 	words := slices.Clone(s.words)
 	now := strconv.Itoa(firstTime + at)
 	for i, w := range words {
@@ -61,23 +63,8 @@ func (s *shape) fill(at int, number func(string) string) []string {
 // firstTime is a time in milliseconds, as callers of the designs send it.
 const firstTime = 1_700_000_000_000
 
-// load loads the script into the server.
-func (s *shape) load(srv *server) error {
-	if s.text == "" {
-		return nil
-	}
-	_, err := srv.command("SCRIPT", "LOAD", s.text)
-	return err
-}
-
-func loadAll(srv *server, shapes []*shape) error {
-	for _, s := range shapes {
-		if err := s.load(srv); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-	}
-	return nil
-}
+// command returns the name of the shape's command as the server counts it.
+func (s *shape) command() string { return strings.ToLower(s.words[0]) }
 
 // scripted returns a shape that runs a script on keys.
 func scripted(name, text string, keys []string, args ...string) *shape {
@@ -94,34 +81,131 @@ func (s *shape) unscripted() *shape {
 }
 
 // ourShape returns the command that the store sends for a take of some units.
-func ourShape(key string, limit penstock.Limit, cost int64) (*shape, error) {
-	l := &recordingClient{}
-	store, err := redisstore.New(l, nil)
-	if err != nil {
-		return nil, err
-	}
-	_, err = store.Take(context.Background(), penstock.Request{Key: key, Limit: limit, Cost: cost})
-	if !errors.Is(err, errOnlyListening) {
-		return nil, fmt.Errorf("recording the store's command: %w", err)
-	}
-	s := scripted("penstock "+limit.Algorithm.String(), l.call.Script.Text, l.call.Keys, l.call.Args...)
+func ourShape(key string, limit penstock.Limit, cost int64) *shape {
+	call := harness.StoreCall(penstock.Request{Key: key, Limit: limit, Cost: cost})
+	s := scripted("penstock "+limit.Algorithm.String(), call.Script.Text, call.Keys, call.Args...)
 	s.write = "incrby"
-	return s, nil
+	return s
 }
 
-// A recordingClient records what the store would send.
-type recordingClient struct{ call redisstore.Call }
+// keyOf returns a key of 20 bytes with three letters that are unique to a shape, and a
+// placeholder for its number.
+func keyOf(letters string) string { return "user:" + letters + numberMark }
 
-var errOnlyListening = errors.New("only listening")
+// An hour, and a bucket of a tenth of it, in nanoseconds, as Istio counts; and the time
+// in nanoseconds, from milliseconds.
+const (
+	hourNanos   = "3600000000000"
+	bucketNanos = "360000000000"
+	timeNanos   = timeMark + "000000"
+)
 
-func (l *recordingClient) Do(_ context.Context, calls []redisstore.Call) {
-	c := &calls[0]
-	l.call = redisstore.Call{Script: c.Script, Keys: slices.Clone(c.Keys), Args: slices.Clone(c.Args)}
-	c.Err = errOnlyListening
+// largeLimit is never reached in a run.
+const largeLimit = "1000000"
+
+// designShapes are common designs of limiters on Redis.
+func designShapes() []*shape {
+	hash := scripted("hash log", rivalscripts.HashLog, []string{keyOf("hsh")}, timeMark, "3600000", largeLimit)
+	hash.write = "hincrby"
+	zset := scripted("zset log", rivalscripts.ZsetLog, []string{keyOf("zst")}, timeMark, "3600000", largeLimit)
+	zset.write = "zadd"
+	fixed := scripted("Istio fixed window", rivalscripts.IstioFixedWindow, []string{keyOf("ifx")},
+		largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, "")
+	fixed.write = "hmset"
+	rolling := scripted("Istio rolling window", rivalscripts.IstioRollingWindow, []string{keyOf("irl"), keyOf("ird")},
+		largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, "")
+	rolling.write, rolling.times = "hincrby", 2
+	rolling.perKey = 1 // its set comes with the second bucket
+	gozero := scripted("go-zero period", rivalscripts.GoZeroPeriod, []string{keyOf("per")}, largeLimit, "3600")
+	gozero.write = "incrby"
+	return []*shape{hash, zset, fixed, rolling, gozero}
 }
 
-func (l *recordingClient) Info(context.Context) (map[string]string, error) {
-	return map[string]string{"node": "redis_version:7.0.0\r\nmaxmemory_policy:noeviction\r\n"}, nil
+// The floors: a command without decision, one that writes, and one with a script.
+
+func pingShape() *shape { return &shape{name: "PING", words: []string{"PING"}, more: 4} }
+
+func incrShape() *shape {
+	return &shape{name: "INCR", words: []string{"INCR", keyOf("inc")}, write: "incr", times: 1, more: 4, perKey: 1, lasting: true}
 }
 
-func (l *recordingClient) Sharded() bool { return false }
+// trivialScript is the least that a script can do.
+const trivialScript = "return 1"
+
+func trivialShape() *shape {
+	s := scripted("trivial EVALSHA", trivialScript, []string{keyOf("nop")})
+	s.perKey = 0
+	return s
+}
+
+// Limits that no key of a run reaches, and that hardly refill during it.
+var (
+	tokenBucket   = penstock.PerHour(100).WithBurst(100_000)
+	fixedWindow   = penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
+	slidingWindow = penstock.PerHour(1_000_000).WithAlgorithm(penstock.SlidingWindow)
+)
+
+// ourShapes are the algorithms that have targets.
+func ourShapes(cost int64) (shapes []*shape) {
+	for _, limit := range []penstock.Limit{tokenBucket, fixedWindow, slidingWindow} {
+		shapes = append(shapes, ourShape(keyOf("pen"), limit, cost))
+	}
+	return shapes
+}
+
+// fillBatch is the number of commands in one pipeline.
+const fillBatch = 500
+
+// fill sends the shape once for each of the keys 0 to n-1, at each of so many times.
+func (s *shape) fill(srv *server, n, times int) {
+	if s.text != "" {
+		harness.Must(srv.Command("SCRIPT", "LOAD", s.text))
+	}
+	for i := 0; i < n*times; i += fillBatch {
+		var commands rueidis.Commands
+		for k := i; k < min(i+fillBatch, n*times); k++ {
+			commands = append(commands, srv.client.B().Arbitrary(s.at(k%n, k/n)...).Build())
+		}
+		for _, result := range srv.client.DoMulti(context.Background(), commands...) {
+			if err := result.Error(); err != nil && !rueidis.IsRedisNil(err) {
+				harness.Check(fmt.Errorf("filling with %s: %w", s.name, err))
+			}
+		}
+	}
+}
+
+// fillFresh fills new keys, and verifies that all of them exist afterwards, with an
+// expiry.
+func (s *shape) fillFresh(srv *server, n, times int) harness.Info {
+	before := srv.info()
+	s.fill(srv, n, times)
+	d := srv.info().Since(before)
+	harness.Check(s.verifyKeys(d, n))
+	return d
+}
+
+// verifyKeys returns an error unless so many keys were created.
+func (s *shape) verifyKeys(d harness.Info, n int) error {
+	expires := n * s.perKey
+	if s.lasting {
+		expires = 0
+	}
+	if d.Keys != n*s.perKey || d.Expires != expires {
+		return fmt.Errorf("%s: %d new keys, %d with an expiry; want %d and %d", s.name, d.Keys, d.Expires, n*s.perKey, expires)
+	}
+	return nil
+}
+
+// verifyGrants returns an error unless every one of the calls was granted.
+func (s *shape) verifyGrants(d harness.Info, calls int) error {
+	if n := d.Failed(); n > 0 {
+		return fmt.Errorf("%s: %d commands failed", s.name, n)
+	}
+	if s.write == "" {
+		return nil
+	}
+	if got := d.Commands[s.write].Calls; got != calls*s.times {
+		return fmt.Errorf("%s: %d of %s for %d calls, want %d", s.name, got, s.write, calls, calls*s.times)
+	}
+	return nil
+}

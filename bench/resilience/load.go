@@ -3,11 +3,12 @@ package main
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
 // callers is the number of concurrent callers.
@@ -76,14 +77,9 @@ func callFreely(length time.Duration, take takeFunc) *counts {
 	return t
 }
 
-// callPaced runs a few callers with so many calls a second in total. Late callers catch
-// up.
-func callPaced(length time.Duration, perSecond float64, callers int, take takeFunc) *counts {
-	return callWhile(func(at time.Duration) bool { return at < length }, perSecond, callers, take)
-}
-
-// callWhile is callPaced for as long as a condition holds, which gets the time since the begin.
-func callWhile(on func(at time.Duration) bool, perSecond float64, callers int, take takeFunc) *counts {
+// callPaced runs a few callers with so many calls a second in total, for as long as a condition holds,
+// which gets the time since the begin. Late callers catch up.
+func callPaced(on func(at time.Duration) bool, perSecond float64, callers int, take takeFunc) *counts {
 	t := &counts{}
 	t.run(callers, func(caller int, begin time.Time) {
 		rng := rand.New(rand.NewPCG(uint64(caller), 2))
@@ -99,12 +95,44 @@ func callWhile(on func(at time.Duration) bool, perSecond float64, callers int, t
 	return t
 }
 
+// lasting is the condition of a load of a given length.
+func lasting(length time.Duration) func(at time.Duration) bool {
+	return func(at time.Duration) bool { return at < length }
+}
+
 func (t *counts) run(callers int, call func(caller int, begin time.Time)) {
 	begin := time.Now()
-	var running sync.WaitGroup
-	for i := range callers {
-		running.Go(func() { call(i, begin) })
+	t.took, _ = harness.Concurrently(callers, func(i int) error {
+		call(i, begin)
+		return nil
+	})
+}
+
+// scripts returns how many scripts a server runs meanwhile.
+func scripts(server *redistest.Server, load func()) int {
+	before, _ := harness.InfoOf(server).Scripts()
+	load()
+	after, _ := harness.InfoOf(server).Scripts()
+	return after - before
+}
+
+// contender returns calls that are made freely. Its figures are the rate, decisions, what of them was
+// admitted, and the calls of Redis.
+func (b *bench) contender(name string, server *redistest.Server, take takeFunc) *harness.Contender {
+	return &harness.Contender{Name: name, Measure: func(c *harness.Contender) {
+		var t *counts
+		c.Add("calls", float64(scripts(server, func() { t = callFreely(b.Turn, take) })))
+		harness.Check(t.failed())
+		c.Add("rate", t.rate())
+		c.Add("decisions", float64(t.decisions.Load()))
+		c.Add("admitted", float64(t.admitted.Load()))
+	}}
+}
+
+// sum returns the sum of a figure over all turns.
+func sum(c *harness.Contender, figure string) (total float64) {
+	for _, x := range c.Of(figure) {
+		total += x
 	}
-	running.Wait()
-	t.took = time.Since(begin)
+	return total
 }

@@ -11,82 +11,68 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"time"
 
-	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
-func main() {
-	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
-}
-
-// A benchCase is one case.
-type benchCase struct {
-	name string
-	run  func(*bench) error
-}
-
-var cases = []benchCase{
-	{"lease", (*bench).leaseHotKey},
-	{"overasked", (*bench).leaseAboveRate},
-	{"abusers", (*bench).denyAbusers},
-	{"saturated", (*bench).denySaturated},
-	{"healthy", (*bench).healthyPath},
-	{"hang", (*bench).hang},
-	{"sentinel", (*bench).sentinelFailover},
-	{"cluster", (*bench).clusterFailover},
-}
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // A bench is one run.
 type bench struct {
-	rounds   int
-	turn     time.Duration // of a contender in a round
-	span     time.Duration // of a case under paced load
-	findings measure.Findings
-	progress io.Writer
-}
-
-func (b *bench) logf(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
-
-func names() (all []string) {
-	for _, t := range cases {
-		all = append(all, t.name)
-	}
-	return all
+	*harness.Run
+	span time.Duration // of a case under paced load
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{progress: stderr}
-	c := measure.NewCommand("resilience", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 20, "number of rounds of each comparison")
-	c.Flags.DurationVar(&b.turn, "turn", 250*time.Millisecond, "length of one contender's turn")
-	c.Flags.DurationVar(&b.span, "span", 5*time.Second, "length of a case with paced load")
-	if !c.Parse(args, b.check) {
-		return 2
-	}
-	if c.Quick {
-		b.rounds, b.turn, b.span = 2, 50*time.Millisecond, 600*time.Millisecond
-	}
-	for _, t := range cases {
-		if c.Wants(t.name) {
-			b.logf("%s …", t.name)
-			c.Record(t.name, t.run(b))
+	b := &bench{Run: harness.New("resilience", stdout, stderr)}
+	b.TurnFlags("rounds", 20, "turn", 250*time.Millisecond)
+	b.Flags.DurationVar(&b.span, "span", 5*time.Second, "length of a case with paced load")
+	b.Settings = func() string { return fmt.Sprintf("%d rounds of %s, paced load for %s", b.Rounds, b.Turn, b.span) }
+	b.Prepare = func() {
+		if b.Quick {
+			b.Rounds, b.Turn, b.span = 2, 50*time.Millisecond, 600*time.Millisecond
 		}
 	}
-	fmt.Fprintf(stdout, "%s, %d logical cores, %s %s/%s; %d rounds of %s, paced load for %s.\n",
-		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.rounds, b.turn, b.span)
-	b.findings.Write(stdout, !c.Quick)
-	return c.Status(b.findings)
+	return b.Main(args, []harness.Case{
+		{Name: "lease", Run: b.leaseHotKey},
+		{Name: "overasked", Run: b.leaseAboveRate},
+		{Name: "abusers", Run: b.denyAbusers},
+		{Name: "saturated", Run: b.denySaturated},
+		{Name: "healthy", Run: b.healthyPath},
+		{Name: "hang", Run: b.hang},
+		{Name: "sentinel", Run: b.sentinelFailover},
+		{Name: "cluster", Run: b.clusterFailover},
+	})
 }
 
-func (b *bench) check() error {
-	if b.rounds < 1 || b.turn <= 0 || b.span <= 0 {
-		return fmt.Errorf("%d rounds of %s and spans of %s: all must be more than zero", b.rounds, b.turn, b.span)
-	}
-	return nil
+// The timeouts of a call: long if nothing is to fail, or the default.
+const (
+	patient = 10 * time.Second
+	usual   = 50 * time.Millisecond
+)
+
+// startRedis starts a server without persistence, and opens a store on it.
+func (b *bench) startRedis(timeout time.Duration) (*redistest.Server, *redisstore.Store) {
+	server := redistest.StartForTest(b, redistest.Options{})
+	return server, b.open("redis://"+server.Addr, timeout)
+}
+
+// open opens a store with its own client.
+func (b *bench) open(url string, timeout time.Duration) *redisstore.Store {
+	store := harness.Must(redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: timeout}))
+	b.Cleanup(store.Close)
+	return store
+}
+
+func limiter(store penstock.Store, text string) *penstock.Limiter {
+	return harness.Must(penstock.New(store, harness.Must(penstock.ParseLimit(text))))
 }

@@ -9,107 +9,93 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A size is how many rules are measured, and for how long.
-type size struct {
+// A bench is one run: how many rules are measured, and for how long.
+type bench struct {
+	*harness.Run
 	rules, values int
 	load          time.Duration // of requests, without reloads and with them
 }
 
-var (
-	full  = size{rules: 10_000, values: 100_000, load: 10 * time.Second}
-	quick = size{rules: 100, values: 1000, load: 100 * time.Millisecond}
-)
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func main() {
-	isQuick := flag.Bool("quick", false, "measure with a hundredth of the rules")
-	flag.Parse()
-	s := full
-	if *isQuick {
-		s = quick
+func newBench(stdout, stderr io.Writer) *bench {
+	b := &bench{Run: harness.New("rules", stdout, stderr), rules: 10_000, values: 100_000, load: 10 * time.Second}
+	b.Prepare = func() {
+		if b.Quick {
+			b.rules, b.values, b.load = b.rules/100, b.values/100, 100*time.Millisecond
+		}
 	}
-	if err := run(s, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "rules:", err)
-		os.Exit(1)
-	}
+	return b
 }
 
-// run prints the measurements of one size, and what they should be at most.
-func run(s size, out io.Writer) error {
+// command measures, and returns the exit status.
+func command(args []string, stdout, stderr io.Writer) int {
+	b := newBench(stdout, stderr)
+	return b.Main(args, []harness.Case{{Name: "load", Run: b.loadAndMatch}, {Name: "reload", Run: b.reloadUnderLoad}})
+}
+
+// loadAndMatch measures how long the rules take to load, and what a match costs.
+func (b *bench) loadAndMatch() {
 	began := time.Now()
-	set, err := s.parse()
-	if err != nil {
-		return err
-	}
+	set := harness.Must(b.parse())
 	loaded := time.Since(began)
-	e := engine.New(penstock.NewMemory(nil), nil)
-	e.SetRules(set)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "what\tmeasured\tat most\t")
-	fmt.Fprintf(table, "load %d rules and %d values\t%.2f s\t2 s\t\n", s.rules, s.values, loaded.Seconds())
-	for _, d := range s.descriptors() {
-		nanos, err := matchNanos(set, d)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(table, "match %s\t%.0f ns\t300 ns\t\n", rules.AppendKey(nil, d), nanos)
+	b.Find(fmt.Sprintf("load %d rules and %d values", b.rules, b.values), "≤ 2 s", loaded <= 2*time.Second, "%.2f s", loaded.Seconds())
+	for _, d := range b.descriptors() {
+		nanos := harness.Must(matchNanos(set, d))
+		b.Find("match "+strings.ReplaceAll(string(rules.AppendKey(nil, d)), "|", " and "), "≤ 300 ns", nanos <= 300, "%.0f ns", nanos)
 	}
-	if err := s.measureReloads(e, table); err != nil {
-		return err
-	}
-	return table.Flush()
 }
 
 // domain is that of all rules.
 const domain = "api"
 
 // parse returns the rules, in two files.
-func (s size) parse() (*rules.Set, error) {
+func (b *bench) parse() (*rules.Set, error) {
 	return rules.Parse(
-		rules.File{Name: "routes.yaml", Text: []byte(s.routes())},
-		rules.File{Name: "tenants.yaml", Text: []byte(s.tenants())},
+		rules.File{Name: "routes.yaml", Text: []byte(b.routes())},
+		rules.File{Name: "tenants.yaml", Text: []byte(b.tenants())},
 	)
 }
 
 // routes returns rules of one domain, each for the users of a route.
-func (s size) routes() string {
-	var b strings.Builder
-	b.WriteString("domain: " + domain + "\ndescriptors:\n")
-	for i := range s.rules {
-		fmt.Fprintf(&b, "- {key: route, value: /r%d, descriptors: [{key: user, limit: 1000000000/1s}]}\n", i)
+func (b *bench) routes() string {
+	var text strings.Builder
+	text.WriteString("domain: " + domain + "\ndescriptors:\n")
+	for i := range b.rules {
+		fmt.Fprintf(&text, "- {key: route, value: /r%d, descriptors: [{key: user, limit: 1000000000/1s}]}\n", i)
 	}
-	return b.String()
+	return text.String()
 }
 
 // tenants returns exact values under one parent.
-func (s size) tenants() string {
-	var b strings.Builder
-	b.WriteString("domain: tenants\ndescriptors:\n- key: plan\n  value: paid\n  descriptors:\n")
-	for i := range s.values {
-		fmt.Fprintf(&b, "  - {key: tenant, value: t%d, limit: 1000000000/1s}\n", i)
+func (b *bench) tenants() string {
+	var text strings.Builder
+	text.WriteString("domain: tenants\ndescriptors:\n- key: plan\n  value: paid\n  descriptors:\n")
+	for i := range b.values {
+		fmt.Fprintf(&text, "  - {key: tenant, value: t%d, limit: 1000000000/1s}\n", i)
 	}
-	return b.String()
+	return text.String()
 }
 
 // descriptors returns one for a route, and one for a value.
-func (s size) descriptors() [][]rules.Entry {
+func (b *bench) descriptors() [][]rules.Entry {
 	return [][]rules.Entry{
-		{{Key: "route", Value: fmt.Sprintf("/r%d", s.rules/2)}, {Key: "user", Value: "ada"}},
-		{{Key: "plan", Value: "paid"}, {Key: "tenant", Value: fmt.Sprintf("t%d", s.values/2)}},
+		{{Key: "route", Value: fmt.Sprintf("/r%d", b.rules/2)}, {Key: "user", Value: "ada"}},
+		{{Key: "plan", Value: "paid"}, {Key: "tenant", Value: fmt.Sprintf("t%d", b.values/2)}},
 	}
 }
 
@@ -131,46 +117,37 @@ func matchNanos(set *rules.Set, entries []rules.Entry) (nanos float64, err error
 	return 0, errors.New("no rule matches")
 }
 
-// measureReloads prints how long requests take without reloads, and during them.
-func (s size) measureReloads(e *engine.Engine, table io.Writer) error {
-	quiet, err := s.request(e)
-	if err != nil {
-		return err
-	}
-	stop, reloads := make(chan struct{}), make(chan result, 1)
-	go func() { reloads <- s.reload(e, stop) }()
-	busy, err := s.request(e)
+// reloadUnderLoad measures how long requests take without reloads, and during them.
+func (b *bench) reloadUnderLoad() {
+	e := engine.New(penstock.NewMemory(nil), nil)
+	e.SetRules(harness.Must(b.parse()))
+	quiet := harness.Must(b.request(e))
+	stop, reloaded := make(chan struct{}), make(chan error, 1)
+	reloads := 0
+	go func() { reloaded <- b.reload(e, &reloads, stop) }()
+	busy, err := b.request(e)
 	close(stop)
-	r := <-reloads
-	if err = errors.Join(err, r.err); err != nil {
-		return err
-	}
-	fmt.Fprintf(table, "median request\t%v\t\t\n", quantile(quiet, 0.5))
-	fmt.Fprintf(table, "slowest of %d requests\t%v\t\t\n", len(quiet), quantile(quiet, 1))
-	fmt.Fprintf(table, "median request, during %d reloads\t%v\t\t\n", r.n, quantile(busy, 0.5))
-	fmt.Fprintf(table, "99.9 %% of requests, during reloads\t%v\t\t\n", quantile(busy, 0.999))
-	fmt.Fprintf(table, "slowest of %d requests, during reloads\t%v\t5 ms\t\n", len(busy), quantile(busy, 1))
-	return nil
-}
-
-// A result is how many times the rules were reloaded.
-type result struct {
-	n   int
-	err error
+	harness.Check(errors.Join(err, <-reloaded))
+	b.Find("median request", "", true, "%v", quantile(quiet, 0.5))
+	b.Find(fmt.Sprintf("slowest of %d requests", len(quiet)), "", true, "%v", quantile(quiet, 1))
+	b.Find(fmt.Sprintf("median request, during %d reloads", reloads), "", true, "%v", quantile(busy, 0.5))
+	b.Find("99.9 % of requests, during reloads", "", true, "%v", quantile(busy, 0.999))
+	slowest := quantile(busy, 1)
+	b.Find(fmt.Sprintf("slowest of %d requests, during reloads", len(busy)), "≤ 5 ms", slowest <= 5*time.Millisecond, "%v", slowest)
 }
 
 // reload parses and sets the rules again and again, at least once.
-func (s size) reload(e *engine.Engine, stop <-chan struct{}) (r result) {
+func (b *bench) reload(e *engine.Engine, reloads *int, stop <-chan struct{}) error {
 	for {
-		set, err := s.parse()
+		set, err := b.parse()
 		if err != nil {
-			return result{r.n, err}
+			return err
 		}
 		e.SetRules(set)
-		r.n++
+		*reloads++
 		select {
 		case <-stop:
-			return r
+			return nil
 		default:
 		}
 	}
@@ -180,10 +157,10 @@ func (s size) reload(e *engine.Engine, stop <-chan struct{}) (r result) {
 const pause = 100 * time.Microsecond
 
 // request makes requests, at least one, and returns how long each of them took, sorted.
-func (s size) request(e *engine.Engine) (times []time.Duration, err error) {
+func (b *bench) request(e *engine.Engine) (times []time.Duration, err error) {
 	var r engine.Result
-	ds := []engine.Descriptor{{Entries: s.descriptors()[0], Cost: 1}}
-	for end := time.Now().Add(s.load); len(times) == 0 || time.Now().Before(end); time.Sleep(pause) {
+	ds := []engine.Descriptor{{Entries: b.descriptors()[0], Cost: 1}}
+	for end := time.Now().Add(b.load); len(times) == 0 || time.Now().Before(end); time.Sleep(pause) {
 		began := time.Now()
 		if err := e.Decide(context.Background(), domain, ds, &r); err != nil {
 			return nil, err

@@ -11,108 +11,109 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-func main() {
-	quick := flag.Bool("quick", false, "measure a few rounds")
-	flag.Parse()
-	rounds := 100
-	if *quick {
-		rounds = 3
+func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// A bench is one run.
+type bench struct{ *harness.Run }
+
+// command measures, and returns the exit status.
+func command(args []string, stdout, stderr io.Writer) int {
+	b := bench{harness.New("settle", stdout, stderr)}
+	b.Rounds = 100
+	b.Settings = func() string { return fmt.Sprintf("%d rounds", b.Rounds) }
+	b.Prepare = func() {
+		if b.Quick {
+			b.Rounds = 3
+		}
 	}
-	if err := run(rounds, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "settle:", err)
-		os.Exit(1)
-	}
+	return b.Main(args, []harness.Case{{Name: "memory", Run: b.memory}, {Name: "redis", Run: b.redis}})
 }
 
-// The most that one call may cost of another, as docs/benchmarks.md states it.
-const (
-	mostForID     = 1.6 // a take under an ID, of a take without
-	mostForSettle = 1.3 // a settlement, of a take under an ID
-)
-
-func run(rounds int, out io.Writer) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "store\tcallers\ttake, ns\tunder an ID\tof that, at most\tsettle\tof an ID, at most\t")
+// memory measures the memory store with a clock by which the IDs of a round are forgotten before
+// the next, so that there are always as many: those of the requests in flight.
+func (b bench) memory() {
 	clock := time.Now()
-	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return clock }})
-	forget := func(int) string {
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return clock }})
+	b.measure("memory", store, 1, 2*keys, func() string {
 		clock = clock.Add(2 * limit.Period)
 		return "call"
-	}
-	if err := report(table, "memory", memory, 1, forget, rounds, 2*keys); err != nil {
-		return err
-	}
-	server, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return err
-	}
-	defer server.Stop()
-	store, err := redisstore.Open(context.Background(), "unix://"+server.Socket, &redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		return err
-	}
+	})
+}
+
+func (b bench) redis() {
+	server := redistest.StartForTest(b, redistest.Options{})
+	store := harness.Must(redisstore.Open(context.Background(), "unix://"+server.Socket, &redisstore.Options{Timeout: 10 * time.Second}))
 	defer store.Close()
+	round := 0
 	for _, callers := range []int{1, 64} {
-		newIDs := func(round int) string { return fmt.Sprintf("%d-%d", callers, round) }
-		if err := report(table, "Redis", store, callers, newIDs, rounds, max(keys/4, 64*callers)); err != nil {
-			return err
-		}
+		b.measure("Redis", store, callers, max(keys/4, 64*callers), func() string {
+			round++
+			return fmt.Sprintf("%d-%d", callers, round)
+		})
 	}
-	return table.Flush()
 }
 
-// limit is never used up. In memory the IDs of a round are forgotten before the next, so that
-// there are always as many: those of the requests in flight.
+// limit is never used up.
 var limit = penstock.Limit{Count: 1_000_000_000, Period: time.Hour}
-
-// report measures a store and prints its row. How the IDs of a round begin says prefix.
-func report(w io.Writer, name string, store penstock.Store, callers int, prefix func(round int) string, rounds, calls int) error {
-	var takes, withID, settles []float64
-	for round := range rounds + 1 {
-		took, err := measure(store, callers, prefix(round), calls)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if round == 0 {
-			continue // fills caches
-		}
-		takes = append(takes, took[0].Seconds()*1e9/float64(calls))
-		withID = append(withID, took[1].Seconds()/took[0].Seconds())
-		settles = append(settles, took[2].Seconds()/took[1].Seconds())
-	}
-	_, err := fmt.Fprintf(w, "%s\t%d\t%.0f\t%.2f\t%.1f\t%.2f\t%.1f\t\n", name, callers, median(takes), median(withID), mostForID, median(settles), mostForSettle)
-	return err
-}
-
-func median(of []float64) float64 {
-	slices.Sort(of)
-	return of[len(of)/2]
-}
 
 // keys is how many keys the calls are about.
 const keys = 1000
 
-// measure times a round: takes, takes under new IDs, and the settlements of these, to more
-// and to less by turns.
-func measure(store penstock.Store, callers int, prefix string, calls int) (took [3]time.Duration, err error) {
-	lim, err := penstock.New(store, limit)
-	if err != nil {
-		return took, err
+// A kind is a kind of calls: takes, takes under new IDs, or settlements of these.
+type kind struct {
+	name     string
+	most     float64 // that one may cost, as docs/benchmarks.md states it
+	than     string  // of what
+	requests []penstock.Request
+}
+
+// measure compares the kinds of calls, in turns. Each round begins its IDs with a new prefix.
+func (b bench) measure(store string, s penstock.Store, callers, calls int, prefix func() string) {
+	kinds := []*kind{{name: "take"}, {"take under an ID", 1.6, "a take without", nil}, {"settlement", 1.3, "a take under an ID", nil}}
+	var contenders []*harness.Contender
+	for i, k := range kinds {
+		contenders = append(contenders, &harness.Contender{Name: k.name, Measure: func(c *harness.Contender) {
+			if i == 0 {
+				prepare(s, kinds, calls, prefix())
+			}
+			took, err := harness.Concurrently(callers, func(n int) error {
+				part := calls / callers
+				return takeEvery(s, k.requests[n*part:(n+1)*part])
+			})
+			harness.Check(err)
+			c.Add("ns", float64(took)/float64(calls))
+		}})
 	}
+	harness.TakeTurns(1, contenders...) // fills caches
+	for _, c := range contenders {
+		c.Forget()
+	}
+	harness.TakeTurns(b.Rounds, contenders...)
+	t := b.Table("Medians of the rounds", "store", "callers", "take, ns", "under an ID", "settle")
+	withID, settled := contenders[1].To(contenders[0], "ns"), contenders[2].To(contenders[1], "ns")
+	t.Row(store, callers, harness.Decimals(0)(contenders[0].Median("ns")), withID, settled)
+	for i, ratio := range []harness.Spread{withID, settled} {
+		k := kinds[i+1]
+		b.Find(fmt.Sprintf("%s, %d callers: a %s", store, callers, k.name), fmt.Sprintf("≤ %s %s", harness.Times(k.most), k.than),
+			ratio.Median <= k.most, "%s", ratio)
+	}
+}
+
+// prepare makes the requests of a round. Settlements are to more and to less by turns.
+func prepare(s penstock.Store, kinds []*kind, calls int, prefix string) {
+	lim := harness.Must(penstock.New(s, limit))
 	plain, withID, settles := make([]penstock.Request, calls), make([]penstock.Request, calls), make([]penstock.Request, calls)
 	for i := range calls {
 		plain[i] = lim.Request("key-" + strconv.Itoa(i%keys))
@@ -122,30 +123,7 @@ func measure(store penstock.Store, callers int, prefix string, calls int) (took 
 		settles[i] = withID[i]
 		settles[i].Cost, settles[i].Settle = int64(1+i%2*2), true
 	}
-	for i, requests := range [][]penstock.Request{plain, withID, settles} {
-		start := time.Now()
-		if err := takeAtOnce(store, callers, requests); err != nil {
-			return took, err
-		}
-		took[i] = time.Since(start)
-	}
-	return took, nil
-}
-
-// takeAtOnce decides requests by several callers, each of which has its part of them.
-func takeAtOnce(store penstock.Store, callers int, requests []penstock.Request) error {
-	if callers == 1 {
-		return takeEvery(store, requests)
-	}
-	errs, part := make(chan error, callers), len(requests)/callers
-	for i := range callers {
-		go func() { errs <- takeEvery(store, requests[i*part:(i+1)*part]) }()
-	}
-	var err error
-	for range callers {
-		err = errors.Join(err, <-errs)
-	}
-	return err
+	kinds[0].requests, kinds[1].requests, kinds[2].requests = plain, withID, settles
 }
 
 // takeEvery decides requests one after the other, all of which must be granted in full.

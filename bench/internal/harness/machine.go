@@ -1,4 +1,4 @@
-package measure
+package harness
 
 import (
 	"os"
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Processor returns the model of this machine's processor.
-func Processor() string {
+// processor returns the model of this machine's processor.
+func processor() string {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err == nil {
 		for line := range strings.Lines(string(info)) {

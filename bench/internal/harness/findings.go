@@ -1,8 +1,8 @@
-package measure
+package harness
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 )
 
 // Findings are the rows of the table of targets.
@@ -14,9 +14,14 @@ type Finding struct {
 	Met                     bool
 }
 
-// Add adds a finding; measured and args are formatted as by [fmt.Sprintf].
-func (fs *Findings) Add(title, target string, met bool, measured string, args ...any) {
+// Find adds a finding; measured and args are formatted as by [fmt.Sprintf].
+func (fs *Findings) Find(title, target string, met bool, measured string, args ...any) {
 	*fs = append(*fs, Finding{Title: title, Target: target, Met: met, Measured: fmt.Sprintf(measured, args...)})
+}
+
+// FindAtLeast adds the finding that a ratio to something is at least so much.
+func (fs *Findings) FindAtLeast(title string, ratio Spread, least float64, than string) {
+	fs.Find(title, fmt.Sprintf("≥ %s %s", Times(least), than), ratio.Median >= least, "%s", ratio)
 }
 
 // Missed counts the findings that did not reach their target.
@@ -30,17 +35,13 @@ func (fs Findings) Missed() int {
 	return n
 }
 
-// Write prints the findings, if there are any. The targets of a quick run are not
-// checked.
-func (fs Findings) Write(w io.Writer, checked bool) {
-	if len(fs) == 0 {
-		return
-	}
-	t := Table{"case", "target", "measured", "result"}
-	t.Begin(w, "Targets")
+// table returns the table of targets. Those of a quick run are not checked.
+func (fs Findings) table(checked bool) *Table {
+	t := &Table{title: "Targets", head: []string{"case", "target", "measured", "result"}}
 	for _, f := range fs {
-		t.Row(w, f.Title, OrDash(f.Target), f.Measured, f.result(checked))
+		t.Row(f.Title, cmp.Or(f.Target, "–"), f.Measured, f.result(checked))
 	}
+	return t
 }
 
 func (f Finding) result(checked bool) string {

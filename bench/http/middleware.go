@@ -13,12 +13,11 @@ import (
 	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/bench/internal/measure"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// A contender wraps a handler with a limit of so many requests an hour for each client.
-type contender struct {
+// A middleware wraps a handler with a limit of so many requests an hour for each client.
+type middleware struct {
 	name   string
 	module string // whose version is printed; "" for none
 	header string // the field with what remains; "" if there is none
@@ -26,16 +25,16 @@ type contender struct {
 }
 
 // bare is the handler without a limit.
-var bare = contender{name: "the handler alone", open: func(_ int64, next http.Handler) (http.Handler, error) { return next, nil }}
+var bare = middleware{name: "the handler alone", open: func(_ int64, next http.Handler) (http.Handler, error) { return next, nil }}
 
 var (
-	ours      = contender{"penstock", "", "X-Ratelimit-Remaining", openPenstock(httplimit.XRateLimit)}
-	noHeaders = contender{"penstock, without header fields", "", "", openPenstock(httplimit.NoHeaders)}
+	ours      = middleware{"penstock", "", "X-Ratelimit-Remaining", openPenstock(httplimit.XRateLimit)}
+	noHeaders = middleware{"penstock, without header fields", "", "", openPenstock(httplimit.NoHeaders)}
 )
 
 // rivals are the middleware that Go programs use today, configured as their
 // documentation says, with the client's address as key.
-var rivals = []contender{
+var rivals = []middleware{
 	{"go-chi/httprate", "github.com/go-chi/httprate", "X-Ratelimit-Remaining", openHTTPRate},
 	{"didip/tollbooth", "github.com/didip/tollbooth/v7", "Ratelimit-Remaining", openTollbooth},
 	{"ulule/limiter", "github.com/ulule/limiter/v3", "X-Ratelimit-Remaining", openUlule},
@@ -71,11 +70,10 @@ func openUlule(perHour int64, next http.Handler) (http.Handler, error) {
 	return ululehttp.NewMiddleware(lim).Handler(next), nil
 }
 
-// rivalVersions lists the rivals' modules as this program was built with them.
-func rivalVersions() string {
-	var modules []string
-	for _, c := range rivals {
-		modules = append(modules, c.module)
+// rivalModules are the modules of the rivals, for their versions.
+func rivalModules() (modules []string) {
+	for _, m := range rivals {
+		modules = append(modules, m.module)
 	}
-	return measure.Versions(modules)
+	return modules
 }

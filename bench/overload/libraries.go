@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync/atomic"
+	"time"
 	_ "unsafe" // for linkname
 
 	sentinel "github.com/alibaba/sentinel-golang/api"
@@ -21,6 +23,7 @@ import (
 	shedding "github.com/zeromicro/go-zero/core/load"
 	"github.com/zeromicro/go-zero/core/logx"
 
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/overload"
 )
 
@@ -38,8 +41,8 @@ type limiter struct {
 	cpu    func(tick int, busy float64) // is told every 250 ms; nil if it does not matter
 }
 
-// A contender makes limiters.
-type contender struct {
+// A library makes limiters.
+type library struct {
 	name string
 	make func() *limiter
 }
@@ -50,8 +53,8 @@ const (
 	cpuLimiter = " (CPU)" // part of the name of limiters that go by the processor
 )
 
-// contenders are ours first, and last no limiter at all.
-var contenders = []contender{
+// libraries are ours first, and last no limiter at all.
+var libraries = []library{
 	{ours, newGate},
 	{"Envoy gradient", newEnvoyGradient},
 	{"gradient2", func() *limiter { return newConcurrencyLimits(limit.NewDefaultGradient2Limit("", nil, nil)) }},
@@ -66,7 +69,7 @@ var contenders = []contender{
 }
 
 // fixedGates know the limit in advance.
-var fixedGates = []contender{
+var fixedGates = []library{
 	{"fixed limit of 2", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 2}) }},
 	{"fixed limit of 3", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 3}) }},
 }
@@ -193,7 +196,73 @@ func newSentinel() *limiter {
 	}
 }
 
-// gateCall is a call through a gate, without the function that other contenders need.
+// cost compares entry and exit with their floor: one word and two readings of the clock.
+func (b *bench) cost() {
+	rounds, calls := 400, 5000
+	if b.Quick {
+		rounds, calls = 3, 100
+	}
+	var all []*harness.Contender
+	add := func(name string, call func()) {
+		all = append(all, &harness.Contender{Name: name, Measure: func(c *harness.Contender) {
+			begin := time.Now()
+			for range calls {
+				call()
+			}
+			c.Add("ns", float64(time.Since(begin))/float64(calls))
+		}})
+	}
+	add("floor", floorCall())
+	add(ours+", breaker", breakerCall())
+	add(ours+", gate", gateCall())
+	for _, l := range libraries[1 : len(libraries)-1] { // all but ours and none
+		limiter := l.make()
+		add(l.name, func() {
+			if leave, ok := limiter.enter(false); ok {
+				leave()
+			}
+		})
+	}
+	harness.TakeTurns(rounds, all...)
+	t := b.Table("Entry and exit: the least of many rounds", "limiter", "ns", "to the floor")
+	toFloor := map[string]float64{}
+	for _, c := range all {
+		least := slices.Min(c.Of("ns"))
+		toFloor[c.Name] = least / slices.Min(all[0].Of("ns"))
+		t.Row(c.Name, harness.Decimals(0)(least), harness.Times(toFloor[c.Name]))
+	}
+	gate, breaker := toFloor[ours+", gate"], toFloor[ours+", breaker"]
+	b.Find("entry and exit of the gate", "≤ 1.6× the floor", gate <= 1.6, "%.2f×", gate)
+	b.Find("entry and exit of the breaker", "≤ 1.3× the floor", breaker <= 1.3, "%.2f×", breaker)
+}
+
+func floorCall() func() {
+	var word atomic.Uint64
+	var sum time.Duration
+	begin := time.Now()
+	return func() {
+		start := time.Since(begin)
+		for {
+			w := word.Load()
+			if word.CompareAndSwap(w, w+1) {
+				break
+			}
+		}
+		word.Add(^uint64(0))
+		sum += time.Since(begin) - start
+	}
+}
+
+func breakerCall() func() {
+	b := overload.NewBreaker(nil)
+	return func() {
+		if call, err := b.Allow(); err == nil {
+			call.Done(overload.Success)
+		}
+	}
+}
+
+// gateCall is a call through a gate, without the function that other limiters need.
 func gateCall() func() {
 	g := overload.NewGate(nil)
 	ctx := context.Background()

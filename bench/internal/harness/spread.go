@@ -1,8 +1,7 @@
-// Package measure is shared by the benchmarks: medians, ratios of measurements of the
-// same round, and findings in a Markdown table.
-package measure
+package harness
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -10,6 +9,14 @@ import (
 // A Spread is the median and the 10th and 90th percentile of measurements.
 type Spread struct {
 	P10, Median, P90 float64
+}
+
+// String prints a ratio, such as 2.1× (1.95–2.3), and a dash if there was nothing to compare with.
+func (s Spread) String() string {
+	if !(s.Median > 0) { // NaN, too
+		return "–"
+	}
+	return fmt.Sprintf("%s (%.2f–%.2f)", Times(s.Median), s.P10, s.P90)
 }
 
 // SpreadOf returns the spread of measurements.

@@ -1,0 +1,91 @@
+package harness
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// A Contender is something that is measured beside others. Its figures are lists by name, such as
+// the rate, with a measurement of each turn.
+type Contender struct {
+	Name    string
+	Measure func(c *Contender) // takes a turn, and adds to the figures
+	figures map[string][]float64
+}
+
+// Add adds a measurement to a figure.
+func (c *Contender) Add(figure string, value float64) {
+	if c.figures == nil {
+		c.figures = map[string][]float64{}
+	}
+	c.figures[figure] = append(c.figures[figure], value)
+}
+
+// Of returns the measurements of a figure.
+func (c *Contender) Of(figure string) []float64 { return c.figures[figure] }
+
+// Median returns the median of a figure.
+func (c *Contender) Median(figure string) float64 { return SpreadOf(c.figures[figure]).Median }
+
+// To returns the ratio of a figure to that of another, in the same turns.
+func (c *Contender) To(other *Contender, figure string) Spread {
+	return SpreadOf(Ratios(c.figures[figure], other.figures[figure]))
+}
+
+// Forget drops all measurements, such as those of a warm-up.
+func (c *Contender) Forget() { c.figures = nil }
+
+// TakeTurns measures all contenders in turns: first, second, third, first, second… So other load on
+// the machine affects all of them alike.
+func TakeTurns(rounds int, cs ...*Contender) {
+	for range rounds {
+		for _, c := range cs {
+			c.Measure(c)
+		}
+	}
+}
+
+// Calibrate returns how many calls take about as long as that, and at least so many.
+func Calibrate(length time.Duration, least int, run func(calls int) time.Duration) int {
+	for calls := 64; ; calls *= 4 {
+		if took := run(calls); took >= length/4 {
+			return max(int(int64(calls)*int64(length)/int64(took)), least)
+		}
+	}
+}
+
+// Concurrently calls a function in so many goroutines that begin at the same time, and returns how
+// long it took until all had ended, and their errors.
+func Concurrently(goroutines int, f func(i int) error) (time.Duration, error) {
+	errs, start := make([]error, goroutines), make(chan struct{})
+	var running sync.WaitGroup
+	for i := range goroutines {
+		running.Go(func() {
+			<-start
+			errs[i] = f(i)
+		})
+	}
+	begin := time.Now()
+	close(start)
+	running.Wait()
+	return time.Since(begin), errors.Join(errs...)
+}
+
+// Allocations returns how many allocations a function makes, those of other goroutines included.
+func Allocations(f func()) float64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs - before.Mallocs)
+}
+
+// Heap returns the state of the heap after a collection.
+func Heap() (m runtime.MemStats) {
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m
+}

@@ -1,0 +1,194 @@
+// Package harness is what the benchmarks share: a command line, cases and their errors, contenders
+// that take turns, targets, and tables in Markdown.
+package harness
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A Run is one run of a benchmark: its settings, and what it found. For functions that set up
+// servers for tests it is the test that they are called by; where a test would fail, the case ends.
+type Run struct {
+	testing.TB
+	Flags    *flag.FlagSet
+	Quick    bool
+	Rounds   int           // turns of each contender
+	Turn     time.Duration // about how long a turn takes
+	Prepare  func()        // is called after the flags were read, before the cases; nil for nothing
+	Done     bool          // set by Prepare if no cases are to be run
+	Settings func() string // are printed beside the machine
+	Rivals   []string      // modules whose versions are printed
+	Findings
+
+	stdout, stderr io.Writer
+	roundsFlag     string // the names of flags
+	turnFlag       string
+	tables         []*Table
+	cleanups       []func()
+}
+
+// A Case is a part of a benchmark that can be run by itself. It ends early, by Check, Must or Fatal,
+// if its workload was wrong; a missed target is a finding.
+type Case struct {
+	Name string
+	Run  func()
+	Only *bool // it runs only if this flag is set; nil for always
+}
+
+// New returns the run of a benchmark.
+func New(name string, stdout, stderr io.Writer) *Run {
+	r := &Run{Flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr, Rounds: 1, Turn: 1}
+	r.Flags.SetOutput(stderr)
+	return r
+}
+
+// TurnFlags defines the flags that say how many turns are taken, and how long one is.
+func (r *Run) TurnFlags(roundsFlag string, rounds int, turnFlag string, turn time.Duration) {
+	r.roundsFlag, r.turnFlag = roundsFlag, turnFlag
+	r.Flags.IntVar(&r.Rounds, roundsFlag, rounds, "number of turns of each contender in a case")
+	r.Flags.DurationVar(&r.Turn, turnFlag, turn, "length of a turn")
+}
+
+// Main reads the command line, runs the cases that it names, prints the report and returns the exit
+// status.
+func (r *Run) Main(args []string, cases []Case) int {
+	var names []string
+	for _, c := range cases {
+		names = append(names, c.Name)
+	}
+	r.Flags.BoolVar(&r.Quick, "quick", false, "small and short, to see that everything runs; targets are not checked")
+	strict := r.Flags.Bool("strict", false, "exit with a non-zero status if a target is missed")
+	pattern := r.Flags.String("run", "", "run only the cases that match this regular expression: "+strings.Join(names, ", "))
+	if err := r.Flags.Parse(args); err != nil {
+		return 2
+	}
+	only, err := regexp.Compile(*pattern)
+	if err == nil && (r.Rounds < 1 || r.Turn <= 0) {
+		err = fmt.Errorf("-%s %d, -%s %s: both must be more than zero", r.roundsFlag, r.Rounds, r.turnFlag, r.Turn)
+	}
+	if err != nil {
+		r.Logf("%v", err)
+		return 2
+	}
+	defer r.Close()
+	if r.Prepare != nil {
+		if err := r.attempt(r.Prepare, false); err != nil {
+			r.Logf("%v", err)
+			return 1
+		}
+	}
+	if r.Done {
+		return 0
+	}
+	wrong := 0
+	for _, c := range cases {
+		if !only.MatchString(c.Name) || c.Only != nil && !*c.Only {
+			continue
+		}
+		if err := r.attempt(c.Run, true); err != nil {
+			wrong++
+			r.Logf("wrong workload: %s: %v", c.Name, err)
+		}
+		runtime.GC()
+	}
+	r.report()
+	missed := 0
+	if *strict && !r.Quick {
+		missed = r.Missed()
+		r.Logf("%d targets missed", missed)
+	}
+	return min(wrong+missed, 1)
+}
+
+// report prints what was found.
+func (r *Run) report() {
+	fmt.Fprintf(r.stdout, "%s, %d logical cores, %s %s/%s", processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if r.Settings != nil {
+		fmt.Fprint(r.stdout, "; ", r.Settings())
+	}
+	fmt.Fprintln(r.stdout, ".")
+	if r.Quick {
+		fmt.Fprintln(r.stdout, "\nA quick run: few keys, few rounds, no meaningful figures.")
+	}
+	if list := Versions(r.Rivals); list != "" {
+		fmt.Fprintf(r.stdout, "\nRivals: %s.\n", list)
+	}
+	if targets := r.Findings.table(!r.Quick); len(targets.rows) > 0 {
+		targets.write(r.stdout)
+	}
+	for _, t := range r.tables {
+		t.write(r.stdout)
+	}
+}
+
+// A failure is why a case ended early.
+type failure struct{ error }
+
+// Check ends the case if there is an error. It must be called by the goroutine of the case.
+func Check(err error) {
+	if err != nil {
+		panic(failure{err}) //nolint:forbidigo // it is recovered by attempt, as in a test
+	}
+}
+
+// Must returns a value, or ends the case if there is an error.
+func Must[T any](value T, err error) T {
+	Check(err)
+	return value
+}
+
+// attempt returns the failure of a function. If it ends there, its cleanups are run.
+func (r *Run) attempt(f func(), ends bool) (err error) {
+	before := len(r.cleanups)
+	defer func() {
+		if p := recover(); p != nil {
+			fail, ok := p.(failure)
+			if !ok {
+				panic(p) //nolint:forbidigo // a bug
+			}
+			err = fail.error
+		}
+		if ends {
+			r.cleanUp(before)
+		}
+	}()
+	f()
+	return nil
+}
+
+// cleanUp runs the cleanups above the first n.
+func (r *Run) cleanUp(n int) {
+	for len(r.cleanups) > n {
+		last := r.cleanups[len(r.cleanups)-1]
+		r.cleanups = r.cleanups[:len(r.cleanups)-1]
+		last()
+	}
+}
+
+// Close runs all cleanups.
+func (r *Run) Close() { r.cleanUp(0) }
+
+// Cleanup calls a function at the end of the case.
+func (r *Run) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+// Helper does nothing.
+func (r *Run) Helper() {}
+
+// Fatal ends the case.
+func (r *Run) Fatal(args ...any) { Check(errors.New(fmt.Sprint(args...))) }
+
+// Fatalf ends the case.
+func (r *Run) Fatalf(format string, args ...any) { Check(fmt.Errorf(format, args...)) }
+
+// Logf prints a line of progress, or an error.
+func (r *Run) Logf(format string, args ...any) {
+	fmt.Fprintf(r.stderr, "%s: %s\n", r.Flags.Name(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+)
+
+// A subject is a limiter that is measured, with the walks of its goroutines. Its figure is "ns",
+// nanoseconds a call.
+type subject struct {
+	harness.Contender
+	limiter limiter
+	walks   []*walk
+	calls   int // a round
+	counts  counts
+}
+
+func newSubject(name string, l limiter, r ring, goroutines int) *subject {
+	s := &subject{limiter: l, walks: r.walks(goroutines)}
+	s.Name = name
+	s.Measure = func(c *harness.Contender) { c.Add("ns", float64(s.runCalls(s.calls))/float64(s.calls)) }
+	return s
+}
+
+// takeTurns calibrates all subjects to rounds of about the given length, with at least so many
+// calls, so that enough keys are used, and runs them in turns.
+func takeTurns(rounds int, length time.Duration, least int, subjects []*subject) {
+	var contenders []*harness.Contender
+	for _, s := range subjects {
+		calls := harness.Calibrate(length, least, s.runCalls)
+		s.calls = (calls/len(s.walks) + 1) * len(s.walks)
+		contenders = append(contenders, &s.Contender)
+	}
+	harness.TakeTurns(rounds, contenders...)
+}
+
+// runCalls makes that many calls, split among the walks, and returns the time taken.
+func (s *subject) runCalls(calls int) time.Duration {
+	if len(s.walks) == 1 {
+		begin := time.Now()
+		t := s.limiter.run(s.walks[0], calls)
+		took := time.Since(begin)
+		s.record(s.walks[0], t)
+		return took
+	}
+	all := make([]counts, len(s.walks))
+	took, _ := harness.Concurrently(len(s.walks), func(i int) error {
+		all[i] = s.limiter.run(s.walks[i], calls/len(s.walks))
+		return nil
+	})
+	for i, t := range all {
+		s.record(s.walks[i], t)
+	}
+	return took
+}
+
+func (s *subject) record(w *walk, t counts) {
+	w.steps += t.calls
+	s.counts.add(t)
+}
+
+// noAllocations is the threshold for no allocations: the runtime itself allocates at
+// times.
+const noAllocations = 0.001
+
+// allocations returns the allocations per call of a single goroutine.
+func (s *subject) allocations() float64 {
+	const calls = 50_000
+	serial := &subject{limiter: s.limiter, walks: s.walks[:1]}
+	allocated := harness.Allocations(func() { serial.runCalls(calls) })
+	s.counts.add(serial.counts)
+	return allocated / calls
+}
+
+// Wrong workloads look fast: keys that are all the same, or calls that are denied and
+// so do no work. So every case verifies its workload, and the command exits with a
+// non-zero status if one was wrong.
+
+// A workload is what must have been measured: at least so many different keys, and either every call
+// denied or none.
+type workload struct {
+	keys   int
+	denied bool
+}
+
+// verify returns how many different keys the calls used, or an error if they differ
+// from the workload.
+func (s *subject) verify(w workload) (keys int, err error) {
+	if s.counts.failed > 0 {
+		return 0, fmt.Errorf("%s: %d of %d calls failed", s.Name, s.counts.failed, s.counts.calls)
+	}
+	want := 0
+	if w.denied {
+		want = s.counts.calls
+	}
+	if s.counts.denied != want {
+		return 0, fmt.Errorf("%s: %d of %d calls were denied, want %d", s.Name, s.counts.denied, s.counts.calls, want)
+	}
+	if _, keyless := s.limiter.(*floor); keyless {
+		return 0, nil
+	}
+	keys, err = distinct(s.walks)
+	if err == nil && keys < w.keys {
+		err = fmt.Errorf("%s: %d different keys were used, want at least %d", s.Name, keys, w.keys)
+	}
+	return keys, err
+}
+
+// checkSeparateKeys checks that a library has separate state for each of n keys: each
+// is allowed once, and then denied.
+func checkSeparateKeys(l library, n int) error {
+	return retryAfterHour(time.Now, func() error { return separatesKeys(l, n) })
+}
+
+// retryAfterHour repeats a check that has failed while an hour ended: a window on the clock, such
+// as a day, may have ended with it, and spent keys are allowed again.
+func retryAfterHour(now func() time.Time, check func() error) error {
+	began := now()
+	err := check()
+	if err != nil && !began.Truncate(time.Hour).Equal(now().Truncate(time.Hour)) {
+		err = check()
+	}
+	return err
+}
+
+func separatesKeys(l library, n int) error {
+	opened, err := l.open(once, n)
+	if err != nil {
+		return err
+	}
+	defer release(opened)
+	filled, err := fill(opened, 0, n)
+	if err != nil {
+		return err
+	}
+	if filled.denied != 0 {
+		return fmt.Errorf("%s: %d of %d fresh keys were denied, want 0", l.name, filled.denied, n)
+	}
+	again := opened.run(newRing(0, n).walks(1)[0], n)
+	if again.denied != n {
+		return fmt.Errorf("%s: %d of %d spent keys were denied, want all", l.name, again.denied, n)
+	}
+	return nil
+}
+
+// checkDebts checks that a token bucket was charged exactly what was taken, less at most so many
+// units that have come back to each key. If none has, every key is in debt, and the debts add up
+// to the calls. Keys that share state would each show the debts of all.
+func checkDebts(lim *penstock.Limiter, r ring, calls, back int) error {
+	inDebt, owed := 0, 0
+	for i := range r.len() {
+		d, err := lim.Peek(context.Background(), r.at(i))
+		if err != nil {
+			return err
+		}
+		if d.Remaining < d.Limit {
+			inDebt++
+		}
+		owed += int(d.Limit - d.Remaining)
+	}
+	if back == 0 && inDebt != r.len() || owed > calls || owed < calls-back*r.len() {
+		return fmt.Errorf("penstock: %d of %d keys are in debt, by %d units together; want all, and %d, less at most %d for each", inDebt, r.len(), owed, calls, back)
+	}
+	return nil
+}

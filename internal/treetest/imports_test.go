@@ -45,6 +45,7 @@ var competitors = []string{
 var daemonOnly = []string{
 	"github.com/envoyproxy/go-control-plane",
 	"github.com/fsnotify/fsnotify",
+	"github.com/gaissmai/bart",
 	"github.com/goccy/go-yaml",
 	"github.com/prometheus",
 	"github.com/spf13/cobra",

@@ -182,7 +182,7 @@ func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ru
 	if !l.rule.Unlimited {
 		l.setState(state)
 	}
-	if state.overrides.MayFind(viewOf(ev.keys[l.key:])) {
+	if !state.overrides.Empty() {
 		ev.applyKeyOverride(ctx, l, t, state)
 	}
 	if l.template != nil && l.template.Limit.HasPermits() {

@@ -45,8 +45,7 @@ type Set struct {
 	failing  bool       // whether the last look at the shared copy failed
 
 	mu      sync.Mutex
-	entries map[string]*Entry // by id; with those that ended not long ago
-	ranges  map[string]map[string]*Entry
+	entries map[string]*Entry  // by id; with those that ended not long ago
 	actions map[string]*Action // by text
 	version int64              // the highest seen
 	horizon int64              // the highest version of a record that was dropped; see dropIf
@@ -69,7 +68,7 @@ func Open(o *Options) (*Set, error) {
 	}
 	s := &Set{
 		log: o.Log, now: o.Now, shared: o.Shared, interval: cmp.Or(o.Interval, defaultInterval), max: MaxOverrides,
-		entries: map[string]*Entry{}, ranges: map[string]map[string]*Entry{}, actions: map[string]*Action{},
+		entries: map[string]*Entry{}, actions: map[string]*Action{},
 		wake: make(chan struct{}, 1),
 	}
 	if s.log == nil {
@@ -221,22 +220,16 @@ func (s *Set) applyAll(records []Record) (changed []Record) {
 	if len(s.entries)+len(records) > maxEntries {
 		s.purge(0)
 	}
-	rules := map[string]bool{}
 	for i := range records {
-		if !s.apply(&records[i], rules) {
-			continue
+		if s.apply(&records[i]) {
+			changed = append(changed, records[i])
 		}
-		changed = append(changed, records[i])
-	}
-	for rule := range rules {
-		s.rebuildRanges(rule)
 	}
 	return changed
 }
 
-// apply puts a record in force, unless the set has a version that is as high. It adds the
-// rule to changed if its ranges must be rebuilt.
-func (s *Set) apply(r *Record, changed map[string]bool) bool {
+// apply puts a record in force, unless the set has a version that is as high.
+func (s *Set) apply(r *Record) bool {
 	id := r.ID()
 	old := s.entries[id]
 	s.version = max(s.version, r.Version)
@@ -250,16 +243,10 @@ func (s *Set) apply(r *Record, changed map[string]bool) bool {
 	s.count(old, -1)
 	s.count(e, 1)
 	s.entries[id] = e
-	switch x := s.Index(r.Rule); {
-	case !e.pattern.Exact():
-		s.putRange(id, e)
-		changed[r.Rule] = true
-	case r.Deleted && !e.counts():
-		if old != nil {
-			x.removeExact(old)
-		}
-	default:
-		x.putExact(e)
+	if x := s.Index(r.Rule); r.Deleted && !e.counts() {
+		x.remove(e.pattern)
+	} else {
+		x.put(e)
 	}
 	return true
 }
@@ -275,7 +262,7 @@ func (s *Set) newEntry(r *Record, old *Entry) (*Entry, error) {
 	} else if len(s.actions) < maxEntries {
 		s.actions[action.text] = action
 	}
-	e := &Entry{Action: action, record: *r, pattern: pattern, hash: hashOf(pattern.text)}
+	e := &Entry{Action: action, record: *r, pattern: pattern}
 	if !r.Until.IsZero() {
 		e.until = r.Until.UnixNano()
 	}
@@ -319,26 +306,6 @@ func (s *Set) count(e *Entry, n int64) {
 // last day.
 func (s *Set) Count(k Kind) int64 { return s.kinds[k].Load() }
 
-func (s *Set) putRange(id string, e *Entry) {
-	ranges := s.ranges[e.record.Rule]
-	if ranges == nil {
-		ranges = map[string]*Entry{}
-		s.ranges[e.record.Rule] = ranges
-	}
-	ranges[id] = e
-	if e.record.Deleted {
-		delete(ranges, id)
-	}
-}
-
-func (s *Set) rebuildRanges(rule string) {
-	all := make([]*Entry, 0, len(s.ranges[rule]))
-	for _, e := range s.ranges[rule] {
-		all = append(all, e)
-	}
-	s.Index(rule).ranges.Store(newRangeTable(all))
-}
-
 // purge forgets overrides that ended longer than keep ago.
 func (s *Set) purge(keep time.Duration) (gone []Record) {
 	now := s.now()
@@ -355,7 +322,6 @@ func (s *Set) purge(keep time.Duration) (gone []Record) {
 // dropIf forgets entries. The horizon then says that a copy of a version up to it, which the
 // set does not have, is one that was dropped, and not one that was lost.
 func (s *Set) dropIf(unwanted func(id string, e *Entry) bool) {
-	rules := map[string]bool{}
 	for id, e := range s.entries {
 		if !unwanted(id, e) {
 			continue
@@ -363,15 +329,7 @@ func (s *Set) dropIf(unwanted func(id string, e *Entry) bool) {
 		s.horizon = max(s.horizon, e.record.Version)
 		s.count(e, -1)
 		delete(s.entries, id)
-		if e.pattern.Exact() {
-			s.Index(e.record.Rule).removeExact(e)
-			continue
-		}
-		delete(s.ranges[e.record.Rule], id)
-		rules[e.record.Rule] = true
-	}
-	for rule := range rules {
-		s.rebuildRanges(rule)
+		s.Index(e.record.Rule).remove(e.pattern)
 	}
 }
 

@@ -1,0 +1,118 @@
+package overrides
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// An Entry is an override in force, or one that has ended and under whose limit units may
+// still be charged.
+type Entry struct {
+	*Action
+	record  Record
+	pattern Pattern
+	until   int64        // Unix nanoseconds; 0 for good
+	used    atomic.Int64 // Unix seconds of the last use; 0 for never
+
+	// from are limits of earlier overrides of the key, whose units are carried over.
+	from    []penstock.Limit
+	carryMu sync.Mutex
+	owed    []Owed       // guarded by carryMu
+	carried atomic.Int32 // the last phase whose limit has got the units
+}
+
+// The phases of an override whose units are carried over.
+const (
+	inForce = 1 + iota
+	ended
+)
+
+// Remaining returns how long the override stays in force, at least a millisecond, or
+// [penstock.Never] if it does for good.
+func (e *Entry) Remaining() time.Duration {
+	if e.until == 0 {
+		return penstock.Never
+	}
+	return max(time.Until(e.record.Until), time.Millisecond)
+}
+
+// Listed returns the override with when it was last used.
+func (e *Entry) Listed() Listed {
+	l := Listed{Override: e.record.Override}
+	if used := e.used.Load(); used != 0 {
+		l.Used = time.Unix(used, 0).UTC()
+	}
+	return l
+}
+
+// endedAt reports whether the override has ended.
+func (e *Entry) endedAt(now int64) bool {
+	return e.record.Deleted || e.until != 0 && e.until <= now
+}
+
+// hasEnded reports whether the override has ended now.
+func (e *Entry) hasEnded() bool {
+	return e.record.Deleted || e.until != 0 && e.until <= time.Now().UnixNano()
+}
+
+// counts reports whether units may be charged under limits other than the rule's.
+func (e *Entry) counts() bool { return e.Kind == Limited || len(e.from) > 0 }
+
+// owes reports whether an ended override has to be found once more, so that the units
+// under its limit are carried over to the rule's.
+func (e *Entry) owes() bool { return e.counts() && e.carried.Load() < ended }
+
+// Owed are units of a key that were taken from an earlier limit, and are not known to be charged
+// under the present one.
+type Owed struct {
+	Units int64
+	ID    string // under which they are charged once, however often that is tried
+	Until time.Time
+}
+
+// Carry calls move with the limits of earlier overrides under which the key may have been
+// charged, if that was not done since this override began or, if it has ended, since then:
+// its own limit is then one of them. A move that returns false is repeated by the next call,
+// which gets what it leaves in owed.
+// Concurrent callers wait, so that no request finds the units in neither place.
+func (e *Entry) Carry(hasEnded bool, move func(from []penstock.Limit, owed *[]Owed) bool) {
+	e.carryMu.Lock()
+	defer e.carryMu.Unlock()
+	if e.MustCarry(hasEnded) && move(e.limitsBefore(hasEnded), &e.owed) {
+		e.carried.Store(phaseOf(hasEnded))
+	}
+}
+
+// MustCarry reports whether [Entry.Carry] would call its argument.
+func (e *Entry) MustCarry(hasEnded bool) bool {
+	return e.carried.Load() < phaseOf(hasEnded) && (e.Kind == Limited || hasEnded && e.counts())
+}
+
+func phaseOf(hasEnded bool) int32 {
+	if hasEnded {
+		return ended
+	}
+	return inForce
+}
+
+// EarlierLimits returns the limits of overrides of the key before this one, under which units may
+// still be charged.
+func (e *Entry) EarlierLimits() []penstock.Limit { return e.from }
+
+func (e *Entry) limitsBefore(hasEnded bool) []penstock.Limit {
+	if hasEnded && e.Kind == Limited {
+		return append(slices.Clone(e.from), e.Limit)
+	}
+	return e.from
+}
+
+// touch records a use. Its resolution is a second, so that a busy key seldom writes.
+func (e *Entry) touch(now int64) {
+	if second := now / int64(time.Second); e.used.Load() != second {
+		e.used.Store(second)
+	}
+}

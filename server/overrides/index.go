@@ -27,12 +27,6 @@ type Index struct {
 // every time.
 func (x *Index) Empty() bool { return x.keys.empty() && x.networks.empty() && x.prefixes.empty() }
 
-// Has reports whether [Index.Find] finds something.
-func (x *Index) Has(key string) bool {
-	found, before := x.Peek(key)
-	return found != nil || before != nil
-}
-
 // Find returns the override of a key, or nil: that of the key itself or else that of the
 // smallest network or else that of the longest prefix. If an override of the key has ended
 // and its units were not carried over yet, it is returned as well. Find does not keep the

@@ -120,19 +120,33 @@ func MergeSettings(flags map[string]string, environ []string) (*Config, error) {
 	return mergeSettings(flags, environ, nil)
 }
 
+// values are those of one source of settings, by the names of these.
+type values map[string]value
+
+// A value is the text of a setting, and where it comes from; "" if that is a flag.
+type value struct{ text, from string }
+
 // mergeSettings is MergeSettings with other defaults for some settings.
-func mergeSettings(flags map[string]string, environ []string, defaults map[string]fileValue) (*Config, error) {
+func mergeSettings(flags map[string]string, environ []string, defaults values) (*Config, error) {
+	given := values{}
+	for name, text := range flags {
+		given[name] = value{text: text}
+	}
 	env, err := settingsFromEnv(environ)
 	if err != nil {
 		return nil, err
 	}
-	file, err := settingsFromFile(firstSet("config", flags, env))
+	path := env["config"]
+	if flag, ok := given["config"]; ok {
+		path = flag
+	}
+	file, err := settingsFromFile(path.text)
 	if err != nil {
 		return nil, err
 	}
 	c := &Config{Origins: map[string]string{}}
 	for i := range Settings {
-		if err := Settings[i].load(c, flags, env, file, defaults); err != nil {
+		if err := Settings[i].load(c, given, env, file, defaults); err != nil {
 			return nil, err
 		}
 	}
@@ -140,25 +154,21 @@ func mergeSettings(flags map[string]string, environ []string, defaults map[strin
 }
 
 // load sets the setting's field from the first source that has a value.
-func (s *Setting) load(c *Config, flags, env map[string]string, file, defaults map[string]fileValue) error {
+func (s *Setting) load(c *Config, sources ...values) error {
 	if s.set == nil {
 		return nil // the path of the config file, which is read already
 	}
-	text := s.Default
-	if other, ok := defaults[s.Name]; ok {
-		text, c.Origins[s.Name] = other.text, other.at
+	found := value{text: s.Default}
+	for _, source := range sources {
+		if v, ok := source[s.Name]; ok {
+			found = v
+			break
+		}
 	}
-	if fromFile, ok := file[s.Name]; ok {
-		text, c.Origins[s.Name] = fromFile.text, fromFile.at+": "+s.Name
+	if found.from != "" {
+		c.Origins[s.Name] = found.from
 	}
-	if fromEnv, ok := env[s.Name]; ok {
-		text, c.Origins[s.Name] = fromEnv, s.Env()
-	}
-	if fromFlag, ok := flags[s.Name]; ok {
-		text = fromFlag
-		delete(c.Origins, s.Name)
-	}
-	if err := s.set(c, text); err != nil {
+	if err := s.set(c, found.text); err != nil {
 		return fmt.Errorf("%s: %w", c.origin(s.Name), err)
 	}
 	return nil
@@ -173,20 +183,11 @@ func (c *Config) origin(name string) string {
 	return "--" + name
 }
 
-func firstSet(name string, from ...map[string]string) string {
-	for _, values := range from {
-		if text, ok := values[name]; ok {
-			return text
-		}
-	}
-	return ""
-}
-
 const envPrefix = "PENSTOCK_"
 
 // settingsFromEnv returns the values in the environment by the names of their settings.
-func settingsFromEnv(environ []string) (map[string]string, error) {
-	found := map[string]string{}
+func settingsFromEnv(environ []string) (values, error) {
+	found := values{}
 	for _, pair := range environ {
 		name, text, _ := strings.Cut(pair, "=")
 		if !strings.HasPrefix(name, envPrefix) || isServiceLink(name, text) {
@@ -196,7 +197,7 @@ func settingsFromEnv(environ []string) (map[string]string, error) {
 		if s == nil {
 			return nil, fmt.Errorf("%s: no such setting; the nearest is %s", name, spelling.Nearest(name, envNames()))
 		}
-		found[s.Name] = text
+		found[s.Name] = value{text, name}
 	}
 	return found, nil
 }
@@ -263,20 +264,17 @@ func (c *Config) checkTLS(l namedListenConfig) error {
 // unixScheme begins the address of a listener on a Unix socket.
 const unixScheme = "unix:"
 
-// checkAddr returns an error if the address has no valid form.
-func checkAddr(addr string) error {
-	if addr == "" {
-		return nil
-	}
-	if path, ok := strings.CutPrefix(addr, unixScheme); ok && path != "" {
-		return nil
+// parseAddr returns an error if the address of a listener has no valid form.
+func parseAddr(addr string) (string, error) {
+	if path, ok := strings.CutPrefix(addr, unixScheme); addr == "" || ok && path != "" {
+		return addr, nil
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("%q: want an address like 127.0.0.1:8080 or :8080, unix:/path, or \"\" to disable the listener", addr)
+		return "", fmt.Errorf("%q: want an address like 127.0.0.1:8080 or :8080, unix:/path, or \"\" to disable the listener", addr)
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
-		return fmt.Errorf("%q: want a port from 0 to 65535", addr)
+		return "", fmt.Errorf("%q: want a port from 0 to 65535", addr)
 	}
-	return nil
+	return addr, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/internal/yamlerror"
@@ -14,11 +15,8 @@ import (
 // maxConfigBytes is far more than all settings need.
 const maxConfigBytes = 1 << 20
 
-// A fileValue is the value of a setting in the config file, and its position.
-type fileValue struct{ text, at string }
-
 // settingsFromFile reads the config file. An empty path has no settings.
-func settingsFromFile(path string) (map[string]fileValue, error) {
+func settingsFromFile(path string) (values, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -34,7 +32,7 @@ func settingsFromFile(path string) (map[string]fileValue, error) {
 	if root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s:%d: want a mapping of settings, as in store: redis://localhost", path, root.Line)
 	}
-	found := map[string]fileValue{}
+	found := values{}
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		name, v := root.Content[i].Value, root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, root.Content[i].Line)
@@ -42,9 +40,9 @@ func settingsFromFile(path string) (map[string]fileValue, error) {
 			return nil, fmt.Errorf("%s: %s: %w", at, name, err)
 		}
 		if before, twice := found[name]; twice {
-			return nil, fmt.Errorf("%s: %s: is set twice, first at %s", at, name, before.at)
+			return nil, fmt.Errorf("%s: %s: is set twice, first at %s", at, name, strings.TrimSuffix(before.from, ": "+name))
 		}
-		found[name] = fileValue{text: v.Value, at: at}
+		found[name] = value{v.Value, at + ": " + name}
 	}
 	return found, nil
 }

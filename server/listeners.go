@@ -64,7 +64,7 @@ func (s *Server) openListeners(ctx context.Context) error {
 			return fmt.Errorf("listener %s: %w", c.name, err)
 		}
 	}
-	s.metrics.registry.MustRegister(listenerCollector{s.listeners})
+	s.metrics.registry.MustRegister(listenerCollector(s.listeners))
 	return nil
 }
 
@@ -213,7 +213,7 @@ func (s *Server) newServices(requests *requestlog.Log) ([]rls.OtherService, erro
 		return nil, err
 	}
 	s.background = append(s.background, quotas.Run)
-	s.metrics.registry.MustRegister(quotaCollector{quotas})
+	s.metrics.registry.MustRegister(quotaCollector(quotas))
 	return []rls.OtherService{quotas}, nil
 }
 

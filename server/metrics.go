@@ -54,30 +54,18 @@ func newMetrics() *metrics {
 			Help:    "Latency of store calls by store and operation.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 12), // to 100 ms
 		}, []string{"store", "op"}),
-		storeErrors: newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
-		configLoads: newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
-		rules: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "penstock_rules",
-			Help: "Rules in force.",
-		}),
-		invalidRequests: newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
-		actions:         newCounterVec("penstock_admin_actions_total", "Actions that undo a limit, on any API, by action and result: done, refused or failed.", "action", "result"),
-		auditErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "penstock_audit_errors_total",
-			Help: "Lines that could not be written to the audit log.",
-		}),
+		storeErrors:       newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
+		configLoads:       newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
+		rules:             newGauge("penstock_rules", "Rules in force."),
+		invalidRequests:   newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
+		actions:           newCounterVec("penstock_admin_actions_total", "Actions that undo a limit, on any API, by action and result: done, refused or failed.", "action", "result"),
+		auditErrors:       newCounter("penstock_audit_errors_total", "Lines that could not be written to the audit log."),
 		decisionsBySource: newCounterVec("penstock_decisions_by_source_total", "Decisions by source.", "source"),
-		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "penstock_lease_units_total",
-			Help: "Leased units that were spent locally.",
-		}),
-		storeTransitions: newCounterVec("penstock_store_transitions_total", "Transitions of store shards to down and up.", "store", "state"),
-		stateLosses:      newCounterVec("penstock_store_state_losses_total", "Losses of state that were detected in the store, by reason.", "store", "reason"),
-		snapshots:        newCounterVec("penstock_snapshots_total", "Snapshots by result, success or failure.", "result"),
-		snapshotTime: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "penstock_snapshot_timestamp_seconds",
-			Help: "Unix time of the last successful snapshot.",
-		}),
+		leaseUnits:        newCounter("penstock_lease_units_total", "Leased units that were spent locally."),
+		storeTransitions:  newCounterVec("penstock_store_transitions_total", "Transitions of store shards to down and up.", "store", "state"),
+		stateLosses:       newCounterVec("penstock_store_state_losses_total", "Losses of state that were detected in the store, by reason.", "store", "reason"),
+		snapshots:         newCounterVec("penstock_snapshots_total", "Snapshots by result, success or failure.", "result"),
+		snapshotTime:      newGauge("penstock_snapshot_timestamp_seconds", "Unix time of the last successful snapshot."),
 	}
 	for _, result := range []string{"success", "failure"} {
 		m.configLoads.WithLabelValues(result) // so that it begins at 0, and the first failure is an increase
@@ -92,6 +80,14 @@ func newMetrics() *metrics {
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+func newGauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+func newCounter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
 func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
@@ -161,104 +157,94 @@ var (
 	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "Unix time at which the TLS certificate expires, by listener.", []string{"listener"}, nil)
 )
 
+// A collector exports what is counted elsewhere when it is asked for. It describes nothing ahead.
+type collector func(exporter)
+
+// Describe implements [prometheus.Collector].
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (c collector) Collect(ch chan<- prometheus.Metric) { c(ch) }
+
+// An exporter receives values.
+type exporter chan<- prometheus.Metric
+
+func (e exporter) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	e <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (e exporter) gauge(d *prometheus.Desc, v int64, labels ...string) {
+	e <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+}
+
+// flag exports 1 or 0.
+func (e exporter) flag(d *prometheus.Desc, is bool, labels ...string) {
+	e.gauge(d, map[bool]int64{true: 1}[is], labels...)
+}
+
 // engineCollector exports the decision counters of the rules.
-type engineCollector struct{ engine *engine.Engine }
-
-func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- decisionsDesc
-	ch <- unitsDesc
-	ch <- limitDesc
-	ch <- releasedDesc
-	ch <- notHeldDesc
-	ch <- heldIDsDesc
-	ch <- unmatchedDesc
-	ch <- refusalsDesc
-	ch <- storeBytesDesc
-}
-
-func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
-	c.collectRequestLimits(ch)
-	for _, n := range c.engine.UnmatchedCounters() {
-		ch <- prometheus.MustNewConstMetric(unmatchedDesc, prometheus.CounterValue, float64(n.Count), n.Domain)
-	}
-	for _, n := range c.engine.RuleCounters() {
-		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Rule}, labels...)...)
+func engineCollector(e *engine.Engine) collector {
+	return func(to exporter) {
+		for reason, n := range e.RequestLimits().Refused() {
+			to.counter(refusalsDesc, n, reason.String())
 		}
-		counter(decisionsDesc, n.Allowed(), "allowed", "enforce")
-		counter(decisionsDesc, n.Denied.Load(), "denied", "enforce")
-		counter(decisionsDesc, n.Shadowed.Load(), "denied", "shadow")
-		counter(decisionsDesc, n.Errors.Load(), "error", "enforce")
-		counter(unitsDesc, n.AllowedUnits(), "allowed")
-		counter(unitsDesc, n.DeniedUnits.Load(), "denied")
-		if n.Rule != "" { // ad-hoc limits differ by request
-			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Rule)
+		to.gauge(storeBytesDesc, e.RequestLimits().StoreBytes())
+		for _, n := range e.UnmatchedCounters() {
+			to.counter(unmatchedDesc, n.Count, n.Domain)
 		}
-		if n.HasPermits {
-			counter(releasedDesc, n.Permits.Released.Load())
-			counter(notHeldDesc, n.Permits.NotHeld.Load())
-			counter(heldIDsDesc, n.Permits.HeldIDs.Load())
+		for _, n := range e.RuleCounters() {
+			to.rule(n)
 		}
 	}
 }
 
-func (c engineCollector) collectRequestLimits(ch chan<- prometheus.Metric) {
-	for reason, n := range c.engine.RequestLimits().Refused() {
-		ch <- prometheus.MustNewConstMetric(refusalsDesc, prometheus.CounterValue, float64(n), reason.String())
+func (e exporter) rule(n *engine.RuleCounters) {
+	e.counter(decisionsDesc, n.Allowed(), n.Rule, "allowed", "enforce")
+	e.counter(decisionsDesc, n.Denied.Load(), n.Rule, "denied", "enforce")
+	e.counter(decisionsDesc, n.Shadowed.Load(), n.Rule, "denied", "shadow")
+	e.counter(decisionsDesc, n.Errors.Load(), n.Rule, "error", "enforce")
+	e.counter(unitsDesc, n.AllowedUnits(), n.Rule, "allowed")
+	e.counter(unitsDesc, n.DeniedUnits.Load(), n.Rule, "denied")
+	if n.Rule != "" { // ad-hoc limits differ by request
+		e.gauge(limitDesc, n.Limit, n.Rule)
 	}
-	ch <- prometheus.MustNewConstMetric(storeBytesDesc, prometheus.GaugeValue, float64(c.engine.RequestLimits().StoreBytes()))
+	if n.HasPermits {
+		e.counter(releasedDesc, n.Permits.Released.Load(), n.Rule)
+		e.counter(notHeldDesc, n.Permits.NotHeld.Load(), n.Rule)
+		e.counter(heldIDsDesc, n.Permits.HeldIDs.Load(), n.Rule)
+	}
 }
 
 // memoryCollector exports the statistics of a memory store.
-type memoryCollector struct{ memory *penstock.Memory }
-
-func (s memoryCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- keysDesc
-	ch <- requestKeysDesc
-	ch <- bytesDesc
-	ch <- overflowDesc
-}
-
-func (s memoryCollector) Collect(ch chan<- prometheus.Metric) {
-	stats := s.memory.Stats()
-	ch <- prometheus.MustNewConstMetric(keysDesc, prometheus.GaugeValue, float64(stats.Keys))
-	ch <- prometheus.MustNewConstMetric(requestKeysDesc, prometheus.GaugeValue, float64(stats.UntrustedKeys))
-	ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(stats.Bytes))
-	ch <- prometheus.MustNewConstMetric(overflowDesc, prometheus.CounterValue, float64(stats.OverflowDecisions))
+func memoryCollector(memory *penstock.Memory) collector {
+	return func(to exporter) {
+		stats := memory.Stats()
+		to.gauge(keysDesc, int64(stats.Keys))
+		to.gauge(requestKeysDesc, int64(stats.UntrustedKeys))
+		to.gauge(bytesDesc, stats.Bytes)
+		to.counter(overflowDesc, uint64(stats.OverflowDecisions))
+	}
 }
 
 // listenerCollector exports the connections and certificates of the listeners.
-type listenerCollector struct{ listeners []*listener }
-
-func (s listenerCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- connectionsDesc
-	ch <- refusedDesc
-	ch <- expiryDesc
-}
-
-func (s listenerCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, l := range s.listeners {
-		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(l.socket.Active()), l.name)
-		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(l.socket.Refused()), l.name)
-		if l.certificate != nil {
-			expiry := float64(l.certificate.expires().Unix())
-			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, l.name)
+func listenerCollector(listeners []*listener) collector {
+	return func(to exporter) {
+		for _, l := range listeners {
+			to.gauge(connectionsDesc, int64(l.socket.Active()), l.name)
+			to.counter(refusedDesc, uint64(l.socket.Refused()), l.name)
+			if l.certificate != nil {
+				to.gauge(expiryDesc, l.certificate.expires().Unix(), l.name)
+			}
 		}
 	}
 }
 
 // quotaCollector exports what the rate limit quota service does.
-type quotaCollector struct{ quotas *rlqs.Service }
-
-func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- streamsDesc
-	ch <- bucketsDesc
-	ch <- assignedDesc
-}
-
-func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
-	stats := c.quotas.Stats()
-	ch <- prometheus.MustNewConstMetric(streamsDesc, prometheus.GaugeValue, float64(stats.Streams))
-	ch <- prometheus.MustNewConstMetric(bucketsDesc, prometheus.GaugeValue, float64(stats.Buckets))
-	ch <- prometheus.MustNewConstMetric(assignedDesc, prometheus.CounterValue, float64(stats.Assigned))
+func quotaCollector(quotas *rlqs.Service) collector {
+	return func(to exporter) {
+		stats := quotas.Stats()
+		to.gauge(streamsDesc, int64(stats.Streams))
+		to.gauge(bucketsDesc, int64(stats.Buckets))
+		to.counter(assignedDesc, stats.Assigned)
+	}
 }

@@ -44,23 +44,14 @@ var (
 )
 
 // overridesCollector exports the overrides and what bans did.
-type overridesCollector struct {
-	all    *overrides.Set
-	engine *engine.Engine
-}
-
-func (c overridesCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- overridesDesc
-	ch <- bannedDesc
-	ch <- skippedDesc
-}
-
-func (c overridesCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, k := range overrides.Kinds {
-		ch <- prometheus.MustNewConstMetric(overridesDesc, prometheus.GaugeValue, float64(c.all.Count(k)), k.String())
+func overridesCollector(all *overrides.Set, e *engine.Engine) collector {
+	return func(to exporter) {
+		for _, k := range overrides.Kinds {
+			to.gauge(overridesDesc, int64(all.Count(k)), k.String())
+		}
+		for _, n := range e.BannedCounters() {
+			to.counter(bannedDesc, n.Count, n.Rule)
+		}
+		to.counter(skippedDesc, all.Skipped())
 	}
-	for _, n := range c.engine.BannedCounters() {
-		ch <- prometheus.MustNewConstMetric(bannedDesc, prometheus.CounterValue, float64(n.Count), n.Rule)
-	}
-	ch <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(c.all.Skipped()))
 }

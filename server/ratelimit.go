@@ -22,9 +22,9 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 	if err != nil {
 		return nil, err
 	}
-	defaults := map[string]fileValue{}
+	defaults := values{}
 	for name, s := range role.Settings {
-		defaults[name] = fileValue{text: s.Text, at: s.From}
+		defaults[name] = value{s.Text, s.From}
 	}
 	c, err := mergeSettings(flags, environ, defaults)
 	if err != nil {

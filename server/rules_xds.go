@@ -44,7 +44,7 @@ func (s *Server) openXDSRules(ctx context.Context) error {
 		client.Close()
 		return nil
 	})
-	s.metrics.registry.MustRegister(xdsConnected(client))
+	s.metrics.registry.MustRegister(collector(func(to exporter) { to.flag(xdsConnectedDesc, client.Connected()) }))
 	client.Restore(s.useXDSRules)
 	if err := s.awaitXDSRules(ctx, client); err != nil {
 		return fmt.Errorf("%s: no rules received: %w", s.config.origin("rules-xds"), err)
@@ -83,14 +83,4 @@ func (s *Server) useXDSRules(set *rules.Set, err error) error {
 	return err
 }
 
-func xdsConnected(client *xds.Client) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "penstock_rules_xds_connected",
-		Help: "1 while there is a stream to the xDS server, 0 otherwise.",
-	}, func() float64 {
-		if client.Connected() {
-			return 1
-		}
-		return 0
-	})
-}
+var xdsConnectedDesc = prometheus.NewDesc("penstock_rules_xds_connected", "1 while there is a stream to the xDS server, 0 otherwise.", nil, nil)

@@ -26,7 +26,7 @@ func (s *Server) openMemory(ctx context.Context) (penstock.Store, error) {
 		memory = kept.Memory
 	}
 	s.memory = memory
-	s.metrics.registry.MustRegister(memoryCollector{memory})
+	s.metrics.registry.MustRegister(memoryCollector(memory))
 	return memory, s.openOverrides(ctx, nil)
 }
 

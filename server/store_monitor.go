@@ -37,7 +37,7 @@ type monitor struct {
 
 func newMonitor(redis *redisstore.Store, m *metrics, log *slog.Logger) *monitor {
 	mon := &monitor{redis: redis, metrics: m, log: log, wake: make(chan struct{}, 1), down: map[int]error{}}
-	m.registry.MustRegister(mon, m.decisionsBySource, m.leaseUnits, m.storeTransitions, m.stateLosses)
+	m.registry.MustRegister(collector(mon.export), m.decisionsBySource, m.leaseUnits, m.storeTransitions, m.stateLosses)
 	for _, state := range []string{stateDown, stateUp} {
 		m.storeTransitions.WithLabelValues(redisName, state)
 	}
@@ -229,26 +229,13 @@ var (
 	unavailableDesc = prometheus.NewDesc("penstock_store_unavailable", "Whether a shard of the store is unavailable (1) or not (0).", []string{"store", "shard"}, nil)
 )
 
-// Describe implements [prometheus.Collector].
-func (m *monitor) Describe(ch chan<- *prometheus.Desc) {
-	ch <- degradedDesc
-	ch <- unavailableDesc
-}
-
-// Collect implements [prometheus.Collector].
-func (m *monitor) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, is bool, labels ...string) {
-		value := 0.0
-		if is {
-			value = 1
-		}
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	gauge(degradedDesc, m.reason() != nil)
+// export exports which shards are unavailable.
+func (m *monitor) export(to exporter) {
+	to.flag(degradedDesc, m.reason() != nil)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for shard := range m.redis.Shards() {
 		_, down := m.down[shard]
-		gauge(unavailableDesc, down, redisName, strconv.Itoa(shard))
+		to.flag(unavailableDesc, down, redisName, strconv.Itoa(shard))
 	}
 }

@@ -20,6 +20,7 @@ type compiledLimit struct {
 	key          *siphash.Key // of a Durable store's hash function; nil for maphash
 	identityHash uint64       // of Limit.Identity: limits with equal hashes share state
 	normalHash   uint64       // of Limit.Normal: differs if any number of the limit does
+	steps        *memorySteps // how a Memory decides
 	table        tableKind    // where a Memory holds the state
 	onWallClock  bool         // of table
 	hasBlocks    bool         // of table
@@ -36,6 +37,8 @@ type compiledLimit struct {
 	rolling algorithm.RollingWindow
 	log     algorithm.SlidingLog
 	permits algorithm.Concurrent
+
+	bucketRate *algorithm.Rate // of token or leaky; nil for a window
 
 	period        int64 // of windows, in whole ticks
 	offset        int64 // of windows aligned to the clock
@@ -62,7 +65,8 @@ func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error)
 		key:          key,
 		identityHash: identityHashOf(n.identity(), key),
 		normalHash:   maphash.Comparable(seed, n),
-		table:        tableKindOf(n),
+		table:        tableKindOf(&n),
+		steps:        &stepsOf[n.Algorithm],
 		tick:         tick,
 		capacity:     n.Capacity(),
 		idLifetime:   algorithm.RoundUp(int64(min(n.Period, maxIDLifetime)), tick),
@@ -70,7 +74,7 @@ func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error)
 		offset:       algorithm.RoundDown(int64(n.Offset), tick),
 	}
 	cl.onWallClock, cl.hasBlocks, cl.readsBlock = cl.table.onWallClock(), cl.table.hasBlocks(), cl.table.readsBlock()
-	return cl, cl.prepare(n)
+	return cl, cl.steps.prepare(cl, n)
 }
 
 // identityHashOf returns the hash of a limit's identity. With a key it is the
@@ -95,40 +99,8 @@ func identityHashOf(l Limit, key *siphash.Key) uint64 {
 	return key.Sum(b.String())
 }
 
-// prepare sets up the algorithm of a normal limit.
-func (cl *compiledLimit) prepare(n Limit) (err error) {
-	switch n.Algorithm {
-	case TokenBucket:
-		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, n.MaxDebt(), cl.tick)
-	case LeakyBucket:
-		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, n.MaxDebt(), cl.tick)
-	case FixedWindow:
-		cl.fixed = algorithm.FixedWindow{Count: n.Count, Overdraft: n.MaxDebt(), Tick: cl.tick}
-		if n.Align > AlignClock {
-			cl.calendar, err = newCalendar(n)
-		}
-	case SlidingWindow:
-		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Overdraft: n.MaxDebt(), Period: cl.period, Tick: cl.tick}
-	case RollingWindow:
-		cl.rolling = algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), cl.tick)
-	case SlidingLog:
-		cl.log = algorithm.SlidingLog{Count: n.Count, Period: cl.period, Tick: cl.tick}
-	case Concurrent:
-		cl.permits = algorithm.Concurrent{Count: n.Count, Period: cl.period, Tick: cl.tick}
-	}
-	return err
-}
-
 // rate returns the rate of a bucket, and nil for a window.
-func (cl *compiledLimit) rate() *algorithm.Rate {
-	switch cl.limit.Algorithm {
-	case TokenBucket:
-		return &cl.token.Rate
-	case LeakyBucket:
-		return &cl.leaky.Rate
-	}
-	return nil
-}
+func (cl *compiledLimit) rate() *algorithm.Rate { return cl.bucketRate }
 
 // interval returns how long a bucket takes to earn one unit, or 0 for a window.
 func (cl *compiledLimit) interval() int64 {

@@ -283,54 +283,42 @@ func (s *shard) refundDue(t *idTake, rec *idRecord, units int64, d *Decision) (m
 		s.take(cl, h, now, algorithm.Request{}, d)
 		return true
 	}
-	s.decideRefund(cl, slot, now, units, rec.grant.Due, d)
+	out, bal := cl.steps.decide(s, cl, slot, now, algorithm.Request{Cost: -units}, rec.grant.Due, false)
+	d.set(cl, out, bal)
 	states.NoteExpiry(hashtable.Expiry(slot))
 	return false
 }
 
-// decideRefund is decide for a refund of units that are paid back at due.
-func (s *shard) decideRefund(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {
-	switch cl.limit.Algorithm {
-	case TokenBucket, LeakyBucket:
-		b, out := cl.rate().RefundDue(bucketOf(slot), now, units, due)
-		putBucket(slot, b)
-		d.set(cl, out, cl.rate().Balance(max(b.Full-now, 0)))
-	case FixedWindow:
-		c, out := cl.fixed.RefundDue(counterOf(slot), now, cl.window(now), units, due)
-		putCounter(slot, c)
-		d.set(cl, out, cl.fixed.Balance(c, now))
-	case SlidingWindow:
-		c, out := cl.sliding.RefundDue(slideOf(cl, slot), now, units, due)
-		putSlide(cl, slot, c)
-		d.set(cl, out, cl.sliding.Balance(c, now))
-	case RollingWindow:
-		s.refundRolling(cl, slot, now, units, due, d)
-	case SlidingLog:
-		s.refundLog(cl, slot, now, units, due, d)
+// An idRecord is a grant under a [Request.ID].
+type idRecord struct {
+	expiry   int64
+	grant    algorithm.Grant
+	actAt    int64
+	overflow bool // whether the overflow bucket was charged
+	refunded bool // a second refund has no effect
+}
+
+func recordOf(slot []uint64) idRecord {
+	return idRecord{
+		expiry: int64(slot[expiryWord]),
+		grant: algorithm.Grant{
+			Units: int64(slot[grantedWord] &^ flagBit),
+			Owed:  int64(slot[owedWord]),
+			Due:   int64(slot[dueWord]),
+		},
+		actAt:    int64(slot[actAtWord] &^ flagBit),
+		overflow: slot[grantedWord]&flagBit != 0,
+		refunded: slot[actAtWord]&flagBit != 0,
 	}
 }
 
-func (s *shard) refundRolling(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {
-	r, recorded := s.ring(cl, slot)
-	out := algorithm.Outcome{Allowed: true}
-	if recorded {
-		cl.rolling.Normalize(&r, now)
-		out = cl.rolling.RefundDue(&r, now, units, due)
-		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
+func putRecord(slot []uint64, r *idRecord) {
+	slot[expiryWord], slot[grantedWord], slot[actAtWord] = uint64(r.expiry), uint64(r.grant.Units), uint64(r.actAt)
+	slot[owedWord], slot[dueWord] = uint64(r.grant.Owed), uint64(r.grant.Due)
+	if r.overflow {
+		slot[grantedWord] |= flagBit
 	}
-	d.set(cl, out, cl.rolling.Balance(&r, now))
-	if recorded {
-		putRing(slot, &r)
+	if r.refunded {
+		slot[actAtWord] |= flagBit
 	}
-}
-
-func (s *shard) refundLog(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {
-	l := s.log(cl, slot)
-	out := algorithm.Outcome{Allowed: true}
-	if l.Times != nil {
-		cl.log.Normalize(&l, now)
-		out = cl.log.RefundDue(&l, now, units, due)
-		putLog(cl, slot, &l)
-	}
-	d.set(cl, out, cl.log.Balance(&l, now))
 }

@@ -1,9 +1,9 @@
 package penstock
 
 import (
+	"math"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/hashtable"
@@ -26,6 +26,9 @@ type shard struct {
 	// Padding: each table fills one cache line, and no two shards share one.
 	_      [24]byte
 	tables [tableKinds]hashtable.Table
+
+	idle [maxSlotWidth]uint64 // see idleSlot
+	_    [16]byte
 }
 
 func (s *shard) init(m *Memory, slots, bytes [trusts]*quota.Quota) {
@@ -63,11 +66,11 @@ func (s *shard) takeSlot(cl *compiledLimit, slot []uint64, hash uint64, now int6
 // takeNew decides a request of a key without a slot. The key needs a slot only if
 // it is granted units.
 func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
-	var fresh [maxSlotWidth]uint64
-	s.decide(cl, fresh[:], now, req, d)
+	fresh := s.idleSlot()
+	s.decide(cl, fresh, now, req, d)
 	switch {
 	case d.Granted > 0 && s.ensureSlot(cl, hash, now, req):
-		s.storeNew(cl, hash, now, req, &fresh, d)
+		s.storeNew(cl, hash, now, req, fresh, d)
 	case d.Granted > 0 || !s.slotAvailable(cl.table, hash, now):
 		s.takeOverflow(cl, req, d)
 	}
@@ -75,7 +78,7 @@ func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm
 
 // storeNew writes the state of a new key into its slot. The first decision had no
 // block to record a log or a ring in, so these are decided again.
-func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
+func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh []uint64, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
 	if cl.hasBlocks {
@@ -129,14 +132,21 @@ func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decisi
 // takeInPlace decides a request of a key whose slot has room for it. Without a
 // slot the key is idle, and the request must be a peek.
 func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
-	var fresh [maxSlotWidth]uint64
 	t := &s.tables[cl.table]
-	if slot := t.Slot(hash); slot != nil {
-		s.decide(cl, slot, now, req, d)
-		t.NoteExpiry(hashtable.Expiry(slot))
+	slot := t.Slot(hash)
+	if slot == nil {
+		s.decide(cl, s.idleSlot(), now, req, d)
 		return
 	}
-	s.decide(cl, fresh[:], now, req, d)
+	s.decide(cl, slot, now, req, d)
+	t.NoteExpiry(hashtable.Expiry(slot))
+}
+
+// idleSlot returns the slot of an idle key, until it is called again. It is not on the stack, because
+// what is passed to steps would move to the heap.
+func (s *shard) idleSlot() []uint64 {
+	clear(s.idle[:])
+	return s.idle[:]
 }
 
 // isActive reports whether the key has a slot that has not expired.
@@ -149,211 +159,223 @@ func (s *shard) isActive(k tableKind, hash uint64, now int64) bool {
 // decision to the caller's result, because copying so large a struct from
 // function to function takes longer than making it.
 func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	switch cl.limit.Algorithm {
-	case TokenBucket:
-		b, out := cl.token.Decide(bucketOf(slot), now, req)
-		putBucket(slot, b)
-		d.set(cl, out, cl.token.Balance(max(b.Full-now, 0)))
-	case LeakyBucket:
-		b, out := cl.leaky.Decide(bucketOf(slot), now, req)
-		putBucket(slot, b)
-		d.set(cl, out, cl.leaky.Balance(max(b.Full-now, 0)))
-	case FixedWindow:
-		if req.IsTake() && cl.spend(slot, now, req.Cost, d) {
-			return
-		}
-		c, out := cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
-		putCounter(slot, c)
-		d.set(cl, out, cl.fixed.Balance(c, now))
-	case SlidingWindow:
-		c, out := cl.sliding.Decide(slideOf(cl, slot), now, req)
-		putSlide(cl, slot, c)
-		d.set(cl, out, cl.sliding.Balance(c, now))
-	case RollingWindow:
-		if req.IsTake() && cl.spend(slot, now, req.Cost, d) {
-			return
-		}
-		s.decideRolling(cl, slot, now, req, d)
-	case SlidingLog:
-		s.decideLog(cl, &cl.log, slot, now, req, d)
-	case Concurrent:
-		s.decidePermits(cl, &cl.permits, slot, now, req, d)
+	if cl.bucketRate == nil && req.IsTake() && cl.spend(slot, now, req.Cost, d) { // buckets have tried it
+		return
 	}
+	out, bal := cl.steps.decide(s, cl, slot, now, req, 0, false)
+	d.set(cl, out, bal)
 }
 
-// spend decides the most frequent requests: units that are left in a token bucket, a fixed
-// window, or the newest bucket of a rolling window. If it is not ok, nothing has changed.
+// spend decides by the algorithm's spend, if it has one.
 func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok bool) {
-	switch cl.limit.Algorithm {
-	case TokenBucket:
-		full, ok := cl.token.SpendOne(int64(slot[expiryWord]), now)
-		if !ok || cost != 1 || isOverdrawn(slot[expiryWord]) {
-			return false
-		}
-		slot[expiryWord] = uint64(full)
-		d.set(cl, algorithm.Outcome{Allowed: true, Granted: 1}, cl.token.Balance(full-now))
-		return true
-	case FixedWindow:
-		c := counterOf(slot)
-		bal, ok := cl.fixed.Spend(&c, now, cl.period, cost)
-		if !ok || cl.calendar != nil { // whose windows differ in length
-			return false
-		}
-		slot[countWord] = uint64(c.Used)
-		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
-		return true
-	case RollingWindow:
-		total := int64(slot[countWord])
-		bal, ok := cl.rolling.Spend(int64(slot[newestWord]), total, now, cost)
-		if !ok || total == 0 { // there may be no ring
-			return false
-		}
-		slot[expiryWord], slot[countWord] = uint64(now+bal.ResetAfter), uint64(total+cost)
-		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
-		return true
+	if cl.steps.spend == nil {
+		return false
 	}
-	return false
-}
-
-// spendLog is spend for a sliding log with a block.
-func (cl *compiledLimit) spendLog(slot []uint64, l *algorithm.Log, now, cost int64, d *Decision) (ok bool) {
-	bal, ok := cl.log.Spend(l, now, cost)
+	bal, ok := cl.steps.spend(cl, slot, now, cost)
 	if ok {
-		putLog(cl, slot, l)
 		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
 	}
 	return ok
 }
 
-func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	p := s.permits(cl, slot)
-	c.Normalize(&p, now)
-	out := c.Decide(&p, now, req)
-	if p.Words != nil {
-		if out.Granted != 0 {
-			c.Record(&p, now, req, out.Granted)
-		}
-		putPermits(slot, &p)
+// preview returns the outcome of a request, and charges nothing.
+func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) algorithm.Outcome {
+	slot := s.tables[cl.table].Slot(hash)
+	if slot == nil {
+		slot = s.idleSlot()
 	}
-	d.set(cl, out, c.Balance(&p, now))
-}
-
-func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	r, recorded := s.ring(cl, slot)
-	cl.rolling.Normalize(&r, now)
-	out := cl.rolling.Decide(&r, now, req)
-	if recorded && out.Granted != 0 {
-		cl.rolling.Record(&r, now, out.Granted)
-	}
-	d.set(cl, out, cl.rolling.Balance(&r, now))
-	if recorded {
-		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
-		putRing(slot, &r)
-	}
+	out, _ := cl.steps.decide(s, cl, slot, now, req, 0, true)
+	return out
 }
 
 // decideTruncated decides by a state that should be longer, but cannot grow because
-// the store has reached MaxBytes. A log counts up to the length that it has, and no
-// more permits are granted than are held.
+// the store has reached MaxBytes.
 func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	if cl.limit.hasPermits() {
-		short, p := cl.permits, s.permits(cl, slot)
-		short.Count = min(short.Count, p.Held(now))
-		s.decidePermits(cl, &short, slot, now, req, d)
-	} else {
-		short := cl.log
-		short.Count = int64(len(s.log(cl, slot).Times))
-		s.decideLog(cl, &short, slot, now, req, d)
-	}
+	out, bal := cl.steps.truncated(s, cl, slot, now, req)
+	d.set(cl, out, bal)
 	if d.RetryAfter == Never && !req.NeverFits(cl.capacity) {
 		d.RetryAfter = time.Duration(cl.period)
 	}
 }
 
-func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	l := s.log(cl, slot)
-	w.Normalize(&l, now)
-	out := w.Decide(&l, now, req)
-	if l.Times != nil {
-		if out.Granted != 0 {
-			w.Record(&l, now, out.Granted)
-		}
-		putLog(cl, slot, &l)
+// The rest of this file allocates slots and blocks to keys, and frees those of keys that have
+// become idle.
+
+// pin, as the expiry of a slot, keeps the slot from being swept.
+const pin = math.MaxInt64
+
+// ensureSlot makes sure that a key has a slot, with room for what the request may
+// be granted.
+func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
+	t := &s.tables[cl.table]
+	if t.Slot(hash) != nil {
+		if ok := s.ensureRoom(cl, hash, now, req); ok || t.Slot(hash) != nil {
+			return ok
+		} // it had expired, and was swept to make room
 	}
-	d.set(cl, out, w.Balance(&l, now))
+	slot := s.newSlot(cl.table, hash, now)
+	if slot == nil || !cl.hasBlocks {
+		return slot != nil
+	}
+	slot[expiryWord] = pin // keeps ensureRoom from sweeping it
+	ok := s.ensureRoom(cl, hash, now, req)
+	t.Slot(hash)[expiryWord] = 0
+	if !ok {
+		t.NoteExpiry(0)
+	}
+	return ok
 }
 
-// preview returns the outcome of a request, and charges nothing.
-func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) (out algorithm.Outcome) {
-	var fresh [maxSlotWidth]uint64
-	slot := s.tables[cl.table].Slot(hash)
-	if slot == nil {
-		slot = fresh[:]
-	}
-	switch cl.limit.Algorithm {
-	case TokenBucket:
-		_, out = cl.token.Decide(bucketOf(slot), now, req)
-	case LeakyBucket:
-		_, out = cl.leaky.Decide(bucketOf(slot), now, req)
-	case FixedWindow:
-		_, out = cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
-	case SlidingWindow:
-		_, out = cl.sliding.Decide(slideOf(cl, slot), now, req)
-	case RollingWindow:
-		r, recorded := s.ring(cl, slot)
-		cl.rolling.Normalize(&r, now)
-		out = cl.rolling.Decide(&r, now, req)
-		if recorded {
-			putRing(slot, &r) // Normalize may have moved units
+// newSlot returns a slot for a new entry: a free one while the quota lasts, or
+// else that of an expired entry. It returns nil if there is neither.
+func (s *shard) newSlot(k tableKind, hash uint64, now int64) []uint64 {
+	t, slots := &s.tables[k], s.slots[k.trust()]
+	if slots.Acquire(1) || s.sweepFor(k, hash, now) && slots.Acquire(1) {
+		if t.Crowded() {
+			slots.Release(int64(t.Grow(now, s.onDrop(k))))
 		}
-	case SlidingLog:
-		l := s.log(cl, slot)
-		cl.log.Normalize(&l, now)
-		out = cl.log.Decide(&l, now, req)
-	case Concurrent:
-		p := s.permits(cl, slot)
-		cl.permits.Normalize(&p, now)
-		out = cl.permits.Decide(&p, now, req)
+		return t.At(t.Insert(hash))
 	}
-	return out
+	at, ok := t.Reusable(hash, now)
+	if !ok {
+		return nil
+	}
+	slot := t.At(at)
+	s.clearSlot(k, slot)
+	slot[hashWord] = hash
+	return slot
 }
 
-// ring decodes a rolling window. It is not ok if the slot has no block; then the
-// ring is idle and cannot be recorded in.
-func (s *shard) ring(cl *compiledLimit, slot []uint64) (r algorithm.Ring, ok bool) {
-	b := blockOf(slot)
+// slotAvailable reports whether newSlot would return a slot.
+func (s *shard) slotAvailable(k tableKind, hash uint64, now int64) bool {
+	slots := s.slots[k.trust()]
+	return slots.Available() || s.sweepFor(k, hash, now) && slots.Available() || s.hasReusable(k, hash, now)
+}
+
+func (s *shard) hasReusable(k tableKind, hash uint64, now int64) bool {
+	_, ok := s.tables[k].Reusable(hash, now)
+	return ok
+}
+
+// hasRoom reports whether the slot's block can certainly record what the request
+// may be granted.
+func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request) bool {
+	return req.Cost <= 0 || blockOf(slot) != 0 && cl.steps.fits(s, cl, slot, req.Cost)
+}
+
+// ensureRoom makes sure that what the request may be granted can be recorded. It
+// fails only if the store has reached MaxBytes, or untrusted limits their share of
+// it, and no state with a block has expired. It may move the key's slot.
+func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
+	if !cl.hasBlocks || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
+		return true
+	}
+	s.missed++
+	grow := func() bool {
+		slot := s.tables[cl.table].Slot(hash)
+		return slot != nil && s.growBlock(cl, slot, now, req)
+	}
+	return s.sweep() > 0 && grow() || s.store.sweepUntil(cl.table.trust(), grow)
+}
+
+// growBlock gives a slot a block that can record what the request may be granted.
+func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
+	return s.hasRoom(cl, slot, req) || cl.steps.grow(s, cl, slot, now, req)
+}
+
+// newBlock gives a slot a new block of n zero words.
+func (s *shard) newBlock(cl *compiledLimit, slot []uint64, n int) bool {
+	b := s.blocks[cl.table.trust()].Alloc(n)
 	if b == 0 {
-		return r, false
+		return false
 	}
-	return ringOf(cl, slot, s.blocks[cl.table.trust()].Words(b)), true
+	putBlock(slot, b)
+	return true
 }
 
-// log decodes a sliding log. If the slot has no block, the log is empty and Times
-// is nil.
-func (s *shard) log(cl *compiledLimit, slot []uint64) (l algorithm.Log) {
-	if b := blockOf(slot); b != 0 {
-		l = logOf(cl, slot, s.blocks[cl.table.trust()].Words(b))
-	}
-	return l
+// clearSlot makes the key of a slot idle.
+func (s *shard) clearSlot(k tableKind, slot []uint64) {
+	s.freeBlock(k, slot)
+	clear(slot[expiryWord:])
 }
 
-// permits decodes the permits of a concurrency limit. If the slot has no block, there
-// are none, and Words is nil.
-func (s *shard) permits(cl *compiledLimit, slot []uint64) (p algorithm.Permits) {
-	if b := blockOf(slot); b != 0 {
-		p = permitsOf(slot, s.blocks[cl.table.trust()].Words(b))
+func (s *shard) freeBlock(k tableKind, slot []uint64) {
+	if k.hasBlocks() && blockOf(slot) != 0 {
+		s.blocks[k.trust()].Free(blockOf(slot))
 	}
-	return p
 }
 
-// prefetchLog prefetches the two oldest times of a log, which a take reads, and the place of the
-// next one. In a full log that is the place of the oldest.
-func prefetchLog(l *algorithm.Log) {
-	next := l.Head + l.Len
-	if next >= len(l.Times) {
-		next -= len(l.Times)
+// onDrop returns the function that a table calls for each entry it drops.
+func (s *shard) onDrop(k tableKind) func(slot []uint64) {
+	return func(slot []uint64) { s.freeBlock(k, slot) }
+}
+
+// A sweep reads every slot of a table. It is due if an entry may have expired since the
+// last sweep, and the table is small, or sweepEvery nanoseconds have passed, or enough
+// requests have missed that each of them pays for at most slotsPerMiss slots.
+const (
+	smallTable    = 1024
+	sweepEvery    = 10_000_000
+	slotsPerMiss  = 128
+	backoffMisses = 256 // failed allocations after which all shards are swept again
+)
+
+// sweepFor sweeps for a new entry, unless newSlot can reuse the slot of an expired one. It
+// reports whether that freed any.
+func (s *shard) sweepFor(k tableKind, hash uint64, now int64) bool {
+	if s.hasReusable(k, hash, now) {
+		return false
 	}
-	hashtable.Prefetch(unsafe.Pointer(&l.Times[l.Head]))
-	hashtable.Prefetch(unsafe.Pointer(&l.Times[min(l.Head+1, len(l.Times)-1)]))
-	hashtable.Prefetch(unsafe.Pointer(&l.Times[next]))
+	s.missed++
+	return s.sweep() > 0 || s.store.sweepNext() > 0
+}
+
+// sweep drops the expired entries of the tables for which that is due.
+func (s *shard) sweep() (freed int) {
+	for k := range tableKinds {
+		t := &s.tables[k]
+		if t.Len() == 0 {
+			continue
+		}
+		now, slots := s.store.now(k.onWallClock()), t.Slots()
+		due := slots <= smallTable || now-t.LastPurge() >= sweepEvery || s.missed >= slots/slotsPerMiss
+		if due && now >= t.FirstExpiry() {
+			dropped := t.Purge(now, s.onDrop(k))
+			s.slots[k.trust()].Release(int64(dropped))
+			freed += dropped
+			s.missed = 0
+		}
+	}
+	return freed
+}
+
+// sweepNext sweeps the next shard in turn, unless it is locked.
+func (m *Memory) sweepNext() (freed int) {
+	s := &m.shards[m.lastSwept.Add(1)%uint32(len(m.shards))]
+	if !s.mu.TryLock() {
+		return 0
+	}
+	defer s.mu.Unlock()
+	return s.sweep()
+}
+
+// sweepUntil sweeps one shard after the other until grow succeeds. One shard is
+// often not enough: there are fewer logs than keys, and a page is released only
+// with its last block. If all shards are not enough, later calls sweep only one,
+// until backoffMisses of them have failed. Failures of untrusted limits are counted
+// apart, because their share of the bytes can be used up for longer.
+func (m *Memory) sweepUntil(of trust, grow func() bool) bool {
+	tries := len(m.shards)
+	if left := &m.sweepBackoff[of]; left.Load() > 0 && left.Add(-1) > 0 { // not below zero, or it would wrap around
+		tries = 1
+	}
+	for ; tries > 0; tries-- {
+		if m.sweepNext() > 0 && grow() {
+			return true
+		}
+	}
+	if m.sweepBackoff[of].Load() <= 0 {
+		m.sweepBackoff[of].Store(backoffMisses)
+	}
+	return false
 }

@@ -221,6 +221,7 @@ func (t *fastTake) take(slot []uint64, now int64) (ok bool) {
 
 func (t *fastTake) decide(slot []uint64, now int64, req algorithm.Request) {
 	t.decision.Source = SourceStore
-	t.shard.decide(t.limit, slot, now, req, t.decision)
+	out, bal := t.limit.steps.decide(t.shard, t.limit, slot, now, req, 0, false)
+	t.decision.set(t.limit, out, bal)
 	t.table.NoteExpiry(hashtable.Expiry(slot))
 }

@@ -53,8 +53,8 @@ type Call struct {
 	idempotent bool     // safe to repeat after any failure
 	lastErr    error    // the reason for the last retry
 
-	// strings receives the reply of a script that does not answer with integers.
-	strings *[]string
+	wantTexts bool     // whether the script may answer with strings
+	texts     []string // its reply then
 }
 
 // A Script is a Lua script with the hash by which Redis identifies it.

@@ -139,7 +139,7 @@ func (rc *rueidisClient) Do(ctx context.Context, calls []Call) {
 	} else {
 		rc.do(ctx, calls)
 	}
-	if ctx.Err() != nil && slices.ContainsFunc(calls, func(c Call) bool { return c.Err != nil && !isReply(c.Err) }) {
+	if ctx.Err() != nil && anyCall(calls, func(c *Call) bool { return !c.answered() }) {
 		rc.unanswered.add()
 	}
 }
@@ -150,12 +150,8 @@ func (rc *rueidisClient) Do(ctx context.Context, calls []Call) {
 // first. What waits for room is sent only if the server answers again.
 func (rc *rueidisClient) doInBackground(ctx context.Context, calls []Call) {
 	own := slices.Clone(calls) // the caller may leave first
-	texts := make([][]string, len(calls))
 	for i := range own {
 		own[i].Reply = nil
-		if own[i].strings != nil {
-			own[i].strings = &texts[i]
-		}
 	}
 	done := make(chan struct{})
 	go func() {
@@ -164,24 +160,16 @@ func (rc *rueidisClient) doInBackground(ctx context.Context, calls []Call) {
 	}()
 	select {
 	case <-done:
-		takeResults(calls, own, texts)
+		for i := range calls {
+			c := &calls[i]
+			c.Reply, c.Err, c.Node, c.texts = append(c.Reply, own[i].Reply...), own[i].Err, own[i].Node, own[i].texts
+		}
 	case <-ctx.Done():
 		s := rc.current.Load()
 		for i := range calls {
 			if calls[i].Err = ctx.Err(); s != nil && s.client != nil {
 				calls[i].Node = rc.nodeOf(s, &calls[i])
 			}
-		}
-	}
-}
-
-// takeResults copies what calls in the background have returned.
-func takeResults(calls, own []Call, texts [][]string) {
-	for i := range calls {
-		c := &calls[i]
-		c.Reply, c.Err, c.Node = append(c.Reply, own[i].Reply...), own[i].Err, own[i].Node
-		if c.strings != nil {
-			*c.strings = texts[i]
 		}
 	}
 }
@@ -239,8 +227,8 @@ func (rc *rueidisClient) readReply(ctx context.Context, s *session, c *Call, res
 		}
 		return
 	}
-	if c.strings != nil {
-		rc.readStrings(ctx, s, c, &message)
+	if c.wantTexts {
+		rc.readTexts(ctx, s, c, &message)
 		return
 	}
 	if n, err := message.AsInt64(); err == nil {
@@ -260,8 +248,8 @@ func (rc *rueidisClient) readReply(ctx context.Context, s *session, c *Call, res
 	}
 }
 
-// readStrings stores a reply of strings in a call.
-func (rc *rueidisClient) readStrings(ctx context.Context, s *session, c *Call, message *rueidis.RedisMessage) {
+// readTexts stores a reply of strings in a call.
+func (rc *rueidisClient) readTexts(ctx context.Context, s *session, c *Call, message *rueidis.RedisMessage) {
 	list, err := message.ToArray()
 	texts := make([]string, len(list))
 	for i := range list {
@@ -275,7 +263,7 @@ func (rc *rueidisClient) readStrings(ctx context.Context, s *session, c *Call, m
 		rc.setError(ctx, s, c, err)
 		return
 	}
-	*c.strings = texts
+	c.texts = texts
 }
 
 // setError stores an error in a call. If the server has become a replica, it

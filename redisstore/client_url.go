@@ -160,11 +160,10 @@ func (u *parsedURL) setTLS(option *rueidis.ClientOption) error {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	option.TLSConfig, option.Sentinel.TLSConfig = config, config
-	switch text := u.query.Get("verify_hostname"); {
-	case text == "false":
+	if byName, err := u.flag("verify_hostname", true); err != nil {
+		return err
+	} else if !byName {
 		verifyChainOnly(config)
-	case text != "true" && u.query.Has("verify_hostname"):
-		return errors.New("verify_hostname: want true or false")
 	}
 	if ca := u.query.Get("ca"); ca != "" {
 		text, err := os.ReadFile(ca)
@@ -200,16 +199,25 @@ func verifyChainOnly(config *tls.Config) {
 	}
 }
 
+// flag returns a parameter that is true or false.
+func (u *parsedURL) flag(name string, byDefault bool) (bool, error) {
+	switch text := u.query.Get(name); {
+	case !u.query.Has(name):
+		return byDefault, nil
+	case text == "true" || text == "false":
+		return text == "true", nil
+	}
+	return false, fmt.Errorf("%s: want true or false", name)
+}
+
 // secure reports whether connections use TLS.
 func (u *parsedURL) secure() (bool, error) {
-	secure := u.scheme == "rediss"
-	switch text := u.query.Get("tls"); {
-	case text == "true":
-		secure = true
-	case text == "false" && secure:
+	secure, err := u.flag("tls", u.scheme == "rediss")
+	switch {
+	case err != nil:
+		return false, err
+	case !secure && u.scheme == "rediss":
 		return false, errors.New("tls=false contradicts rediss")
-	case text != "false" && u.query.Has("tls"):
-		return false, errors.New("tls: want true or false")
 	}
 	for _, name := range []string{"ca", "cert", "key", "verify_hostname"} {
 		if u.query.Has(name) && !secure {

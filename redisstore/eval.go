@@ -28,13 +28,12 @@ func (s *Store) Eval(ctx context.Context, script *Script, name string, args ...s
 	}
 	d := s.deadlineAfter(ctx, evalTimeout)
 	defer d.stop()
-	var reply []string
-	calls := []Call{{Script: script, Keys: []string{s.prefix + ":" + name}, Args: args, strings: &reply}}
+	calls := []Call{{Script: script, Keys: []string{s.prefix + ":" + name}, Args: args, wantTexts: true}}
 	s.roundTrip(d, calls)
 	if err := calls[0].Err; err != nil {
 		return nil, evalError(d, &calls[0])
 	}
-	return reply, nil
+	return calls[0].texts, nil
 }
 
 // evalError returns the error of a call. Unlike that of a take, it is

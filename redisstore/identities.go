@@ -11,7 +11,7 @@ import (
 // coincidence, and would share state. It holds trusted limits only: identities of
 // untrusted limits are long enough that none coincide.
 type identityTable struct {
-	mu     sync.RWMutex
+	mu     sync.Mutex
 	checks map[string]uint64 // by identity.text
 }
 
@@ -25,28 +25,13 @@ func (t *identityTable) claim(id identity) error {
 	if id.untrusted {
 		return nil
 	}
-	t.mu.RLock()
-	check, claimed := t.checks[id.text]
-	t.mu.RUnlock()
-	if !claimed {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return t.add(id)
-	}
-	return sameCheck(check, id)
-}
-
-func sameCheck(check uint64, id identity) error {
-	if check != id.check {
-		return errSameIdentity
-	}
-	return nil
-}
-
-func (t *identityTable) add(id identity) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch check, claimed := t.checks[id.text]; {
+	case claimed && check != id.check:
+		return errSameIdentity
 	case claimed:
-		return sameCheck(check, id)
+		return nil
 	case len(t.checks) >= maxIdentities:
 		return errTooManyLimits
 	case t.checks == nil:

@@ -51,21 +51,13 @@ func (r *rollBacks) remove(grants []grantName, done chan struct{}) {
 	}
 }
 
-// of returns the end of a roll-back, or nil.
-func (r *rollBacks) of(g grantName) <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.inFlight[g]
-}
-
 // wait waits until no grant under the IDs of the requests is being rolled back.
 func (r *rollBacks) wait(d *deadline, rs []penstock.Request, items []takeAllItem) error {
 	for i := range rs {
-		if rs[i].ID == "" {
-			continue
-		}
-		done := r.of(grantName{items[i].key, rs[i].ID})
-		if done == nil {
+		r.mu.Lock()
+		done := r.inFlight[grantName{items[i].key, rs[i].ID}]
+		r.mu.Unlock()
+		if rs[i].ID == "" || done == nil {
 			continue
 		}
 		select {

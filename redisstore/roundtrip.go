@@ -36,11 +36,11 @@ const (
 // doWithRetries makes calls for which a slot is held, and frees the slot.
 func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
 	s.client.Do(d, calls)
-	for pause := minRetryPause; anyRetryable(calls) && waitToRetry(d, calls, pause); pause = min(2*pause, maxRetryPause) {
+	for pause := minRetryPause; anyCall(calls, (*Call).retryable) && waitToRetry(d, calls, pause); pause = min(2*pause, maxRetryPause) {
 		s.retry(d, calls)
 	}
 	switch {
-	case anyAnswered(calls):
+	case anyCall(calls, (*Call).answered):
 		s.inflight.release(held)
 		s.inflight.releaseAbandoned()
 	case d.Err() != nil:
@@ -50,24 +50,18 @@ func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
 	}
 }
 
-// anyAnswered reports whether Redis has replied to any call.
-func anyAnswered(calls []Call) bool {
+// anyCall reports whether a call has a property.
+func anyCall(calls []Call, has func(*Call) bool) bool {
 	for i := range calls {
-		if calls[i].Err == nil || isReply(calls[i].Err) {
+		if has(&calls[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-func anyRetryable(calls []Call) bool {
-	for i := range calls {
-		if calls[i].retryable() {
-			return true
-		}
-	}
-	return false
-}
+// answered reports whether Redis has replied.
+func (c *Call) answered() bool { return c.Err == nil || isReply(c.Err) }
 
 // retryable reports whether a call may be repeated: because it was not executed, or
 // because its ID makes sure that it is charged once.
@@ -134,6 +128,11 @@ func waitToRetry(ctx context.Context, calls []Call, pause time.Duration) bool {
 	if pause == 0 {
 		return ctx.Err() == nil
 	}
+	return wait(ctx, pause)
+}
+
+// wait waits, and reports whether the context has not ended meanwhile.
+func wait(ctx context.Context, pause time.Duration) bool {
 	t := time.NewTimer(pause)
 	defer t.Stop()
 	select {

@@ -50,6 +50,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,18 +128,10 @@ func (o *Options) withDefaults() (Options, error) {
 	if o != nil {
 		n = *o
 	}
-	if n.Prefix == "" {
-		n.Prefix = defaultPrefix
-	}
-	if n.Timeout == 0 {
-		n.Timeout = defaultTimeout
-	}
-	if n.MaxCalls == 0 {
-		n.MaxCalls = defaultMaxCalls
-	}
-	if n.connectTimeout == 0 {
-		n.connectTimeout = max(n.Timeout, minConnectTimeout)
-	}
+	n.Prefix = cmp.Or(n.Prefix, defaultPrefix)
+	n.Timeout = cmp.Or(n.Timeout, defaultTimeout)
+	n.MaxCalls = cmp.Or(n.MaxCalls, defaultMaxCalls)
+	n.connectTimeout = cmp.Or(n.connectTimeout, max(n.Timeout, minConnectTimeout))
 	if n.connTimeout == 0 {
 		n.connTimeout = max(n.Timeout, minConnTimeout)
 		n.pipelineAll = n.connTimeout > minConnTimeout

@@ -22,20 +22,17 @@ func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []take
 		return err
 	}
 	began := time.Now()
-	if s.peeksFirst(rs, items) {
-		if decided, err := s.peekAcrossSlots(d, rs, items, ds); decided || err != nil {
+	for again := false; ; again = true {
+		if again || s.peeksFirst(rs, items) {
+			if decided, err := s.peekAcrossSlots(d, rs, items, ds); decided || err != nil {
+				return err
+			}
+		}
+		granted, err := s.reserveAll(d, rs, items, ds)
+		if granted || err != nil || again || !pauseAfterLoss(d, time.Since(began)) {
 			return err
 		}
 	}
-	granted, err := s.reserveAll(d, rs, items, ds)
-	if granted || err != nil || !pauseAfterLoss(d, time.Since(began)) {
-		return err
-	}
-	if decided, err := s.peekAcrossSlots(d, rs, items, ds); decided || err != nil {
-		return err
-	}
-	_, err = s.reserveAll(d, rs, items, ds)
-	return err
 }
 
 // peeksFirst reports whether a TakeAll looks at its keys before it reserves units: because
@@ -112,20 +109,14 @@ func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
 // pickToTry returns copies of items, to be tried. Without a common ID, items that take permits ask
 // for records all the same: those tell whether their permits are held already.
 func pickToTry(items []takeAllItem, index []int) []takeAllItem {
-	picked := pick(items, index)
-	if items[0].lifetime > 0 || !slices.ContainsFunc(picked, func(it takeAllItem) bool { return it.permits != "" }) {
-		return picked
+	picked, lifetime := make([]takeAllItem, len(index)), items[0].lifetime
+	for i, at := range index {
+		if picked[i] = items[at]; picked[i].permits != "" {
+			lifetime = max(lifetime, 1)
+		}
 	}
 	for i := range picked {
-		picked[i].lifetime = 1
-	}
-	return picked
-}
-
-func pick(items []takeAllItem, index []int) []takeAllItem {
-	picked := make([]takeAllItem, len(index))
-	for i, at := range index {
-		picked[i] = items[at]
+		picked[i].lifetime = lifetime
 	}
 	return picked
 }
@@ -277,12 +268,6 @@ func pauseAfterLoss(d *deadline, took time.Duration) bool {
 	if time.Until(d.at) < pause+took {
 		return false
 	}
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return d.Err() == nil && d.callerErr() == nil // the deadline may notice a moment later that the caller has left
-	case <-d.Done():
-		return false
-	}
+	// The deadline may notice a moment later that the caller has left.
+	return wait(d, pause) && d.Err() == nil && d.callerErr() == nil
 }

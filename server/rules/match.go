@@ -234,7 +234,11 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		}
 		var n *node
 		var kind matchKind
-		n, kind, buf = at.find(e, buf)
+		if at.isFew() { // find would do so, too, for the price of another call
+			n, kind = at.findFew(e)
+		} else {
+			n, kind, buf = at.find(e, buf)
+		}
 		if n == nil {
 			break
 		}

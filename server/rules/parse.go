@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/penstock-io/penstock"
 	"go.yaml.in/yaml/v3"
@@ -28,7 +29,7 @@ func ParseMerged(files ...File) (*Set, error) { return parse(files, true) }
 
 // parse returns the rules of files. With merge, several files may add to one domain.
 func parse(files []File, merge bool) (*Set, error) {
-	p := &parser{set: &Set{domains: map[string]*Domain{}}, mergeDomains: merge, kinds: kindsByName, limits: map[string]penstock.Limit{}}
+	p := &parser{set: &Set{}, mergeDomains: merge, kinds: kindsByName, limits: map[string]penstock.Limit{}}
 	if len(files) > MaxFiles {
 		return nil, Errors{{File: files[MaxFiles].Name, Reason: fmt.Sprintf("too many rule files: at most %d are allowed", MaxFiles)}}
 	}
@@ -105,15 +106,16 @@ func (r *reader) addDomain(line int, name string) *Domain {
 		r.fail(line, emptyDomain)
 		return nil
 	}
-	d, ok := r.set.domains[name]
+	i, ok := r.set.findDomain(name)
 	if ok && !r.mergeDomains {
+		d := r.set.domains[i]
 		r.fail(line, "duplicate domain '%s' in config file, first defined in %s: use one file for it, or set merge-domains",
 			excerpt(name), location(d.File, d.Line))
 		return nil
 	}
 	if !ok {
-		d = &Domain{Name: name, File: r.file, Line: line}
-		r.set.domains[name] = d
+		d := &Domain{Name: name, File: r.file, Line: line}
+		r.set.domains = slices.Insert(r.set.domains, i, d)
 	}
-	return d
+	return r.set.domains[i]
 }

@@ -1,8 +1,8 @@
 package rules
 
 import (
-	"maps"
 	"slices"
+	"strings"
 
 	"github.com/penstock-io/penstock"
 )
@@ -10,7 +10,7 @@ import (
 // A Set holds the rules of all files. It is immutable.
 type Set struct {
 	rules    []*Rule
-	domains  map[string]*Domain
+	domains  []*Domain // sorted by name
 	warnings Errors
 }
 
@@ -30,18 +30,36 @@ func (s *Set) Rule(name string) *Rule {
 func (s *Set) Warnings() Errors { return s.warnings }
 
 // Domain returns the domain of that name, or nil.
-func (s *Set) Domain(name string) *Domain { return s.domains[name] }
+func (s *Set) Domain(name string) *Domain {
+	if len(s.domains) > maxFew {
+		if i, ok := s.findDomain(name); ok {
+			return s.domains[i]
+		}
+		return nil
+	}
+	for _, d := range s.domains {
+		if d.Name == name {
+			return d
+		}
+	}
+	return nil
+}
 
-// DomainNames returns the names of all domains, sorted.
-func (s *Set) DomainNames() []string { return slices.Sorted(maps.Keys(s.domains)) }
+// findDomain returns the index of the domain of that name, or where it would be.
+func (s *Set) findDomain(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.domains, name, func(d *Domain, name string) int { return strings.Compare(d.Name, name) })
+}
 
 // Domains returns every domain, sorted by name.
-func (s *Set) Domains() []*Domain {
-	domains := make([]*Domain, 0, len(s.domains))
-	for _, name := range s.DomainNames() {
-		domains = append(domains, s.domains[name])
+func (s *Set) Domains() []*Domain { return s.domains }
+
+// DomainNames returns the names of all domains, sorted.
+func (s *Set) DomainNames() []string {
+	names := make([]string, len(s.domains))
+	for i, d := range s.domains {
+		names[i] = d.Name
 	}
-	return domains
+	return names
 }
 
 // Lost returns the names of the rules of another set, which may be nil, that this set

@@ -192,13 +192,13 @@ func engineCollector(e *engine.Engine) collector {
 		for _, n := range e.UnmatchedCounters() {
 			to.counter(unmatchedDesc, n.Count, n.Domain)
 		}
-		for _, n := range e.RuleCounters() {
+		for _, n := range e.RuleStats() {
 			to.rule(n)
 		}
 	}
 }
 
-func (e exporter) rule(n *engine.RuleCounters) {
+func (e exporter) rule(n *engine.RuleStats) {
 	e.counter(decisionsDesc, n.Allowed(), n.Rule, "allowed", "enforce")
 	e.counter(decisionsDesc, n.Denied.Load(), n.Rule, "denied", "enforce")
 	e.counter(decisionsDesc, n.Shadowed.Load(), n.Rule, "denied", "shadow")

@@ -86,7 +86,7 @@ func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
 		}
 	}
 	checkEntries(t, log, rule)
-	for _, counts := range e.RuleCounters() {
+	for _, counts := range e.RuleStats() {
 		if counts.Rule == "edge/remote_address" && counts.Allowed() != 1 || counts.Rule == "" && counts.Allowed() != 0 {
 			t.Errorf("%s: got %d counted requests of rule %q, want those of clients only", query, counts.Allowed(), counts.Rule)
 		}

@@ -67,8 +67,8 @@ func (s *Server) handlePermits(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) permits(ctx context.Context, set *rules.Set, only string, keys int) (*permitsResponse, error) {
-	counters := map[string]*engine.RuleCounters{}
-	for _, c := range s.engine.RuleCounters() {
+	counters := map[string]*engine.RuleStats{}
+	for _, c := range s.engine.RuleStats() {
 		counters[c.Rule] = c
 	}
 	response := &permitsResponse{Rules: []permitRule{}}

@@ -81,7 +81,7 @@ type (
 func (s *Server) handleRules(w http.ResponseWriter, _ *http.Request) {
 	set := s.engine.Rules()
 	byRule := map[string]*counters{}
-	for _, c := range s.engine.RuleCounters() {
+	for _, c := range s.engine.RuleStats() {
 		byRule[c.Rule] = newCounters(c)
 	}
 	response := rulesResponse{Loaded: set != nil, Rules: []ruleResponse{}, Others: byRule[""], Reload: s.options.Reload()}
@@ -115,7 +115,7 @@ func newRuleResponse(r *rules.Rule) ruleResponse {
 	return response
 }
 
-func newCounters(c *engine.RuleCounters) *counters {
+func newCounters(c *engine.RuleStats) *counters {
 	return &counters{
 		Allowed: c.Allowed(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(),
 		AllowedUnits: c.AllowedUnits(), DeniedUnits: c.DeniedUnits.Load(), Errors: c.Errors.Load(),

@@ -13,7 +13,7 @@ import (
 
 // Some callers spend units long before they say so: they get units ahead of the requests,
 // and report afterwards how many requests they let pass. For them the engine does the
-// three parts of a decision one by one: FindTarget, TakeAhead and CountReported.
+// three parts of a decision one by one: FindTarget, TakeAhead and Target.CountReported.
 
 // A Target is what limits a descriptor, as the rules and overrides were when it was found.
 type Target struct {
@@ -28,6 +28,7 @@ type Target struct {
 	// Limit is the limit of the key. It is zero if nothing is counted.
 	Limit penstock.Limit
 
+	engine    *Engine
 	rule      *rules.Rule      // nil without a limit
 	state     *ruleState       // of the rule
 	request   penstock.Request // for no units of the key
@@ -39,49 +40,46 @@ type Target struct {
 // FindTarget returns what limits a descriptor of a domain. Its errors are those of Decide.
 func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.Entry) (Target, error) {
 	ds := []Descriptor{{Entries: entries, Cost: 1, Permits: NoPermits}}
-	t, err := e.validate(domain, ds)
+	var r Result
+	ev, err := e.open(domain, requestID{}, ds, &r)
 	if err != nil {
 		return Target{}, err
 	}
-	d := t.set.Domain(domain)
-	if d == nil {
+	defer ev.release()
+	if ev.domain == nil {
 		return e.unmatchedTarget(&e.unknownDomain), nil
 	}
-	var r Result
-	r.reset(len(ds))
-	ev := evaluations.Get().(*evaluation)
-	defer ev.release()
-	ev.engine, ev.result = e, &r
-	if err := ev.prepare(ctx, t, d, ds); err != nil {
+	if err := ev.find(ctx); err != nil {
 		return Target{}, err
 	}
 	switch {
 	case len(ev.unmatched) > 0:
-		return e.unmatchedTarget(t.unmatched[domain]), nil
+		return e.unmatchedTarget(ev.table.unmatched[domain]), nil
 	case len(ev.limited) == 0:
-		return Target{AllowAll: true}, nil
+		return Target{engine: e, AllowAll: true}, nil
 	}
 	return ev.target(&ev.limited[0]), nil
 }
 
 func (e *Engine) unmatchedTarget(counter *atomic.Uint64) Target {
 	deny := e.denyUnmatched && !e.shadow
-	return Target{AllowAll: !deny, DenyAll: deny, unmatched: counter}
+	return Target{engine: e, AllowAll: !deny, DenyAll: deny, unmatched: counter}
 }
 
 // target returns what limits a descriptor that has a limit.
-func (ev *evaluation) target(d *limitedDescriptor) Target {
-	shadow := d.rule.Shadow || ev.engine.shadow
+func (f *found) target(d *limitedDescriptor) Target {
+	shadow := d.rule.Shadow || f.engine.shadow
 	t := Target{
+		engine:   f.engine,
 		AllowAll: shadow, Shadow: shadow,
-		DenyAll: d.banned() && !shadow, banned: d.banned(),
+		DenyAll: d.isBanned() && !shadow, banned: d.isBanned(),
 		Limit: d.rule.Limit, rule: d.rule, state: d.state, request: *d.template,
-		penalized: d.rule.Penalty != nil && d.keyOverride == nil && !shadow,
+		penalized: d.rule.Penalty != nil && d.override == nil && !shadow,
 	}
-	if d.isCounting() { // it would grant more than the rule's own limit, which has the same state
-		t.request = newTemplate(ev.engine.store, storedLimit(d.rule, false), d.rule.KeepFree)
+	if d.addsHits() { // it would grant more than the rule's own limit, which has the same state
+		t.request = newTemplate(f.engine.store, storedLimit(d.rule, false), d.rule.KeepFree)
 	}
-	t.request.Key = strings.Clone(ev.keyOf(d))
+	t.request.Key = strings.Clone(f.keyOf(d))
 	return t
 }
 
@@ -97,11 +95,11 @@ func (e *Engine) TakeAhead(ctx context.Context, ts []Target, units []int64, ds [
 			rs[i].Cost, rs[i].AtMost = 0, false
 		}
 	}
-	err := penstock.TakeEach(ctx, e.store, rs, ds)
+	err := penstock.TakeEach(ctx, e.calls, rs, ds)
 	if err != nil {
 		for i := range ts {
 			if ts[i].state != nil {
-				ts[i].state.counters.Errors.Add(1)
+				ts[i].state.stats.Errors.Add(1)
 			}
 		}
 	}
@@ -109,7 +107,7 @@ func (e *Engine) TakeAhead(ctx context.Context, ts []Target, units []int64, ds [
 }
 
 // CountReported counts requests that were decided with units taken ahead.
-func (e *Engine) CountReported(t *Target, allowed, denied uint64) {
+func (t *Target) CountReported(allowed, denied uint64) {
 	allowed, denied = min(allowed, maxUnitsPerRequest), min(denied, maxUnitsPerRequest)
 	if t.unmatched != nil {
 		t.unmatched.Add(allowed + denied)
@@ -117,12 +115,12 @@ func (e *Engine) CountReported(t *Target, allowed, denied uint64) {
 	if t.state == nil {
 		return
 	}
-	c := t.state.counters
+	c := t.state.stats
 	c.singles.Add(allowed)
 	c.Denied.Add(denied)
 	c.DeniedUnits.Add(denied)
 	if t.state.source != nil {
-		e.topKeys.RecordReport(t.state.source, t.request.Key, allowed, denied)
+		t.engine.topKeys.RecordReport(t.state.source, t.request.Key, allowed, denied)
 	}
 	if t.banned {
 		c.Banned.Add(denied)
@@ -131,26 +129,26 @@ func (e *Engine) CountReported(t *Target, allowed, denied uint64) {
 		return
 	}
 	for range min(denied, uint64(t.rule.Penalty.After)) {
-		e.overrides.CountDenial(t.rule.Name, t.request.Key, t.rule.Penalty)
+		t.engine.overrides.CountDenial(t.rule.Name, t.request.Key, t.rule.Penalty)
 	}
 }
 
 // CountShadowed counts requests that a rule in shadow mode let pass, and that it would have
 // denied.
-func (e *Engine) CountShadowed(t *Target, denied uint64) {
+func (t *Target) CountShadowed(denied uint64) {
 	if t.state != nil {
-		t.state.counters.Shadowed.Add(denied)
+		t.state.stats.Shadowed.Add(denied)
 	}
 }
 
 // ReportUnmatched tells the options' OnUnmatched of a target that no rule matches.
-func (e *Engine) ReportUnmatched(t *Target, domain string, entries []rules.Entry) {
+func (t *Target) ReportUnmatched(domain string, entries []rules.Entry) {
 	switch {
 	case t.unmatched == nil:
-	case t.unmatched == &e.unknownDomain:
-		e.onUnmatched(domain, nil)
+	case t.unmatched == &t.engine.unknownDomain:
+		t.engine.onUnmatched(domain, nil)
 	default:
-		e.onUnmatched(domain, entries)
+		t.engine.onUnmatched(domain, entries)
 	}
 }
 

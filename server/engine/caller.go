@@ -34,21 +34,31 @@ type Identity struct {
 	Name    string
 }
 
+// callers know who may refund.
+type callers struct {
+	tokens     []hashedToken
+	trustLocal bool
+}
+
+func newCallers(o *Options) callers {
+	return callers{tokens: hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)), trustLocal: !o.DistrustLocal}
+}
+
 // Identify returns what the engine knows about a caller. With tokens, only a token counts:
 // a proxy on this machine can be mistaken for a local caller.
-func (e *Engine) Identify(c Caller) Identity {
-	if len(e.tokens) == 0 {
-		return Identity{MayRefund: c.Local && e.trustLocal}
+func (k *callers) Identify(c Caller) Identity {
+	if len(k.tokens) == 0 {
+		return Identity{MayRefund: c.Local && k.trustLocal}
 	}
-	name, ok := e.findToken(c.Token)
+	name, ok := k.find(c.Token)
 	return Identity{MayRefund: ok, ByToken: ok, Name: name}
 }
 
 // MayRefund reports whether a caller may refund units or reset keys; see [Engine.Identify].
-func (e *Engine) MayRefund(c Caller) bool { return e.Identify(c).MayRefund }
+func (k *callers) MayRefund(c Caller) bool { return k.Identify(c).MayRefund }
 
 // HasToken reports whether the engine has a token.
-func (e *Engine) HasToken() bool { return len(e.tokens) > 0 }
+func (k *callers) HasToken() bool { return len(k.tokens) > 0 }
 
 // A hashedToken is one form of a token that callers may send. Hashes have one length, so
 // that comparing them does not reveal that of the token.
@@ -72,12 +82,12 @@ func hashTokens(tokens []Token) (all []hashedToken) {
 	return all
 }
 
-// findToken returns the name of a token. It compares with all tokens, so that the time
+// find returns the name of a token. It compares with all tokens, so that the time
 // does not reveal which one is similar.
-func (e *Engine) findToken(text string) (name string, ok bool) {
+func (k *callers) find(text string) (name string, ok bool) {
 	given := sha256.Sum256([]byte(text))
-	for i := range e.tokens {
-		t := &e.tokens[i]
+	for i := range k.tokens {
+		t := &k.tokens[i]
 		if subtle.ConstantTimeCompare(given[:], t.hash[:]) == 1 {
 			name, ok = t.name, true
 		}

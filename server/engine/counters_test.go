@@ -17,7 +17,7 @@ import (
 // countersOf returns the counters of a rule in one line.
 func countersOf(t testing.TB, e *engine.Engine, rule string) string {
 	t.Helper()
-	for _, c := range e.RuleCounters() {
+	for _, c := range e.RuleStats() {
 		if c.Rule == rule {
 			return fmt.Sprintf("limit=%d allowed=%d/%d denied=%d/%d shadowed=%d errors=%d", c.Limit,
 				c.Allowed(), c.AllowedUnits(), c.Denied.Load(), c.DeniedUnits.Load(), c.Shadowed.Load(), c.Errors.Load())
@@ -27,7 +27,7 @@ func countersOf(t testing.TB, e *engine.Engine, rule string) string {
 	return ""
 }
 
-func TestRuleCountersCountDecisions(t *testing.T) {
+func TestRuleStatsCountDecisions(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, apiRules, nil)
 		decide(t, e, "api", descriptor(2, "user=ada"))
@@ -43,7 +43,7 @@ func TestRuleCountersCountDecisions(t *testing.T) {
 		want(t, countersOf(t, e, "api/trial"), "limit=1 allowed=1/1 denied=0/0 shadowed=1 errors=0")
 		want(t, countersOf(t, e, "api/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
 		want(t, countersOf(t, e, ""), "limit=0 allowed=1/2 denied=1/4 shadowed=0 errors=0")
-		for _, c := range e.RuleCounters() {
+		for _, c := range e.RuleStats() {
 			if c.Rule == "api/vip" {
 				t.Error("there are counts of a rule that limits nothing")
 			}
@@ -51,7 +51,7 @@ func TestRuleCountersCountDecisions(t *testing.T) {
 	})
 }
 
-func TestRuleCountersOfQuotaRules(t *testing.T) {
+func TestRuleStatsOfQuotaRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, quotaRules, nil)
 		decide(t, e, "quota", descriptor(1, "small=x"), descriptor(3, "hard=x")) // refunded
@@ -63,7 +63,7 @@ func TestRuleCountersOfQuotaRules(t *testing.T) {
 	})
 }
 
-func TestRuleCountersOfEnvoyCompatDomain(t *testing.T) {
+func TestRuleStatsOfEnvoyCompatDomain(t *testing.T) {
 	e := newEngine(t, newMemory(), compatRules, nil)
 	decide(t, e, "envoy", descriptor(2, "one=x"), descriptor(3, "five=x")) // the first is denied, the second charged
 	decide(t, e, "envoy", descriptor(9, "trial=x"))
@@ -72,13 +72,13 @@ func TestRuleCountersOfEnvoyCompatDomain(t *testing.T) {
 	want(t, countersOf(t, e, "envoy/trial"), "limit=1 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
-func TestRuleCountersInShadowMode(t *testing.T) {
+func TestRuleStatsInShadowMode(t *testing.T) {
 	e := newEngine(t, newMemory(), apiRules, &engine.Options{Shadow: true})
 	decide(t, e, "api", descriptor(3, "user=ada"))
 	want(t, countersOf(t, e, "api/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
-func TestRuleCountersOfRequestLimits(t *testing.T) {
+func TestRuleStatsOfRequestLimits(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := engine.New(store, nil)
 		limit := penstock.PerHour(5)
@@ -124,7 +124,7 @@ func TestAllowedUnitsDoNotOverflow(t *testing.T) {
 	const most = math.MaxInt64 / 2
 	limit := penstock.Limit{Algorithm: penstock.FixedWindow, Count: most, Period: time.Hour}
 	e := newEngine(t, penstock.NewMemory(nil), fmt.Sprintf("domain: api\ndescriptors: [{key: user, limit: %d/1h fixed-window}]", int64(most)), nil)
-	local := e.LocalCounters()
+	local := e.LocalStats()
 	before := map[string]uint64{}
 	for i := range 6 {
 		key := strconv.Itoa(i)
@@ -134,7 +134,7 @@ func TestAllowedUnitsDoNotOverflow(t *testing.T) {
 		}
 		local.Count(&limit, key, most, &penstock.Decision{Allowed: true, Granted: most})
 		local.Flush()
-		for _, c := range e.RuleCounters() {
+		for _, c := range e.RuleStats() {
 			if c.AllowedUnits() <= before[c.Rule] {
 				t.Fatalf("after %d requests %q has %d units, before %d", i+1, c.Rule, c.AllowedUnits(), before[c.Rule])
 			}
@@ -158,7 +158,7 @@ func TestSetRulesKeepsStateAndCounters(t *testing.T) {
 
 		e.SetRules(parse(t, "domain: api"))
 		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "allowed: no rule")
-		if n := len(e.RuleCounters()); n != 1 {
+		if n := len(e.RuleStats()); n != 1 {
 			t.Errorf("without rules there are %d counts, want 1", n)
 		}
 	})
@@ -172,7 +172,7 @@ descriptors:
 
 // The counters tell what becomes of permits: released, found expired or never granted, and
 // refused because of their ID alone. A refund of a rate is none of it.
-func TestRuleCountersCountPermits(t *testing.T) {
+func TestRuleStatsCountPermits(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, permitRules, nil)
 		permit := func(cost int64, id string) { decide(t, e, "held", descriptor(cost, "user=ada", "request_id="+id)) }
@@ -188,7 +188,7 @@ func TestRuleCountersCountPermits(t *testing.T) {
 		decide(t, e, "held", descriptor(2, "path=/"))
 		decide(t, e, "held", descriptor(-2, "path=/"))
 		want(t, countersOf(t, e, "held/user"), "limit=2 allowed=2/2 denied=3/3 shadowed=0 errors=0")
-		for _, c := range e.RuleCounters() {
+		for _, c := range e.RuleStats() {
 			got := fmt.Sprint(c.HasPermits, c.Permits.Released.Load(), c.Permits.NotHeld.Load(), c.Permits.HeldIDs.Load())
 			want(t, got, map[bool]string{true: "true 1 2 1", false: "false 0 0 0"}[c.Rule == "held/user"])
 		}

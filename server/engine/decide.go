@@ -2,7 +2,11 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/requestlimits"
@@ -99,45 +103,95 @@ type Result struct {
 // Quota rules deny only if all of them do. After an error the result is empty, and nothing
 // stays charged, as far as the store can be reached.
 func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *Result) error {
-	return e.evaluate(ctx, domain, under{}, ds, r)
+	return e.evaluate(ctx, domain, requestID{}, ds, r)
+}
+
+// An evaluation is one call of Decide or Settle. find finds the limits of the descriptors
+// (find.go), decide takes from them in phases (phases.go), and updateStats updates the statistics
+// of the rules (stats.go). Evaluations are pooled, since most of their memory has the same
+// size every time.
+type evaluation struct {
+	found
+	queue
+	over       bool          // the request is over a limit, as far as it was decided
+	began      time.Duration // before the store was called, by the clock of the denials
+	metricPath []byte        // of one descriptor at a time
+}
+
+var evaluations = sync.Pool{New: func() any { return &evaluation{} }}
+
+// maxKeptKeyBytes is the largest key buffer that goes back to the pool.
+const maxKeptKeyBytes = 64 << 10
+
+// release returns the evaluation to the pool, also if the store panicked.
+func (ev *evaluation) release() {
+	ev.queue.clear()
+	clear(ev.limited)
+	clear(ev.templates)
+	clear(ev.admissions)
+	f := found{
+		limited: ev.limited[:0], keys: ev.keys[:0], unmatched: ev.unmatched[:0],
+		admissions: ev.admissions[:0], templates: ev.templates[:0],
+	}
+	if cap(f.keys) > maxKeptKeyBytes {
+		f.keys = nil
+	}
+	ev.found, ev.over = f, false
+	evaluations.Put(ev)
 }
 
 // evaluate decides the descriptors, or settles them.
-func (e *Engine) evaluate(ctx context.Context, domain string, u under, ds []Descriptor, r *Result) error {
-	t, err := e.validate(domain, ds)
+func (e *Engine) evaluate(ctx context.Context, domain string, id requestID, ds []Descriptor, r *Result) error {
+	ev, err := e.open(domain, id, ds, r)
 	if err != nil {
 		return err
 	}
-	r.reset(len(ds))
-	d := t.set.Domain(domain)
-	if d == nil {
-		if !u.settle {
-			e.decideUnknownDomain(domain, ds, r)
-		}
+	defer ev.release()
+	if ev.domain == nil {
+		e.decideUnknownDomain(domain, ev)
 		return nil
 	}
-	ev := evaluations.Get().(*evaluation)
-	defer ev.release()
-	ev.engine, ev.result, ev.under, ev.compat = e, r, u, d.CompatEnvoy || e.compatEnvoy
-	over, err := ev.run(ctx, t, d, ds)
+	over, err := ev.run(ctx)
 	if err != nil {
 		r.reset(0)
 		return err
 	}
 	r.OverLimit = over && !e.shadow
-	if !u.settle {
-		ev.checkUnmatched(t, d, ds)
-	}
+	ev.checkUnmatched()
 	return nil
 }
 
-// run reports whether the request is over a limit, and updates the counters.
-func (ev *evaluation) run(ctx context.Context, t *ruleTable, d *rules.Domain, ds []Descriptor) (over bool, err error) {
-	if err := ev.prepare(ctx, t, d, ds); err != nil {
+// open returns an evaluation of the descriptors. Its domain is nil if that has no rules.
+func (e *Engine) open(domain string, id requestID, ds []Descriptor, r *Result) (*evaluation, error) {
+	t := e.table.Load()
+	switch {
+	case domain == "":
+		return nil, ErrNoDomain
+	case len(ds) == 0:
+		return nil, ErrNoDescriptors
+	case len(ds) > e.maxDescriptors:
+		return nil, fmt.Errorf("%w: %d, at most %d", ErrTooManyDescriptors, len(ds), e.maxDescriptors)
+	case t == nil:
+		return nil, ErrNoRules
+	}
+	r.reset(len(ds))
+	ev := evaluations.Get().(*evaluation)
+	d := t.set.Domain(domain)
+	ev.engine, ev.table, ev.domain, ev.id, ev.ds, ev.result = e, t, d, id, ds, r
+	ev.compat = e.compatEnvoy || d != nil && d.CompatEnvoy
+	return ev, nil
+}
+
+// run reports whether the request is over a limit, and updates the statistics.
+func (ev *evaluation) run(ctx context.Context) (over bool, err error) {
+	if err := ev.find(ctx); err != nil {
+		return false, err
+	}
+	if err := ev.admitOwnLimits(); err != nil {
 		return false, err
 	}
 	over, err = ev.decideAdmitted(ctx)
-	ev.count(d, ds, err)
+	ev.updateStats(err)
 	return over, err
 }
 
@@ -147,6 +201,10 @@ func (ev *evaluation) decideAdmitted(ctx context.Context) (over bool, err error)
 	defer func() { ev.settleAdmissions(err) }()
 	return ev.decide(ctx)
 }
+
+// errPanicked stands for the result of a store that panicked, which an HTTP server survives. The
+// admissions of its requests are settled nevertheless, or their room would be lost for good.
+var errPanicked = errors.New("the store panicked")
 
 // HasID reports whether a descriptor has an entry that names a permit under the rules of the
 // domain.
@@ -161,22 +219,6 @@ func (e *Engine) MarkReleases(domain string, ds []Descriptor) {
 	for i := range ds {
 		ds[i].ReleaseOnly = ds[i].Cost < 0 && e.HasID(domain, ds[i].Entries)
 	}
-}
-
-// validate returns the current rules, or an error if the request is not valid.
-func (e *Engine) validate(domain string, ds []Descriptor) (*ruleTable, error) {
-	t := e.table.Load()
-	switch {
-	case domain == "":
-		return nil, ErrNoDomain
-	case len(ds) == 0:
-		return nil, ErrNoDescriptors
-	case len(ds) > e.maxDescriptors:
-		return nil, fmt.Errorf("%w: %d, at most %d", ErrTooManyDescriptors, len(ds), e.maxDescriptors)
-	case t == nil:
-		return nil, ErrNoRules
-	}
-	return t, nil
 }
 
 // reset makes it the result of n descriptors that are all allowed.
@@ -200,4 +242,70 @@ func (r *Result) ownRule(own *OwnLimit) *rules.Rule {
 		rule.Limit.Name = requestlimits.EnvoyName
 	}
 	return rule
+}
+
+// A request is unmatched if no rule matches any of its descriptors, and none has a limit of
+// its own: nothing limits it. Only takes count; a peek or a refund asks for nothing.
+
+// UnmatchedCounter is how many requests to a domain were unmatched.
+type UnmatchedCounter struct {
+	Domain string // "" for all domains without rules, since callers choose their names
+	Count  uint64
+}
+
+// UnmatchedCounters returns the counter of every domain, and of all unknown domains.
+func (e *Engine) UnmatchedCounters() []UnmatchedCounter {
+	all := []UnmatchedCounter{{Count: e.unknownDomain.Load()}}
+	t := e.table.Load()
+	if t == nil {
+		return all
+	}
+	for _, d := range t.set.Domains() {
+		all = append(all, UnmatchedCounter{d.Name, t.unmatched[d.Name].Load()})
+	}
+	return all
+}
+
+// decideUnknownDomain decides a request to a domain without rules.
+func (e *Engine) decideUnknownDomain(domain string, ev *evaluation) {
+	if takes(ev.ds) && !ev.id.settle {
+		e.onUnmatched(domain, nil)
+		e.decideUnmatched(&e.unknownDomain, ev.result)
+	}
+}
+
+// checkUnmatched reports the descriptors without a rule, and decides the request if no
+// descriptor has one.
+func (ev *evaluation) checkUnmatched() {
+	if len(ev.unmatched) == 0 || ev.id.settle || !takes(ev.ds) {
+		return
+	}
+	for _, i := range ev.unmatched {
+		ev.engine.onUnmatched(ev.domain.Name, ev.ds[i].Entries)
+	}
+	if len(ev.unmatched) == len(ev.ds) {
+		ev.engine.decideUnmatched(ev.table.unmatched[ev.domain.Name], ev.result)
+	}
+}
+
+// decideUnmatched counts an unmatched request, and denies it if the options say so.
+func (e *Engine) decideUnmatched(counter *atomic.Uint64, r *Result) {
+	counter.Add(1)
+	if !e.denyUnmatched || e.shadow {
+		return
+	}
+	r.OverLimit = true
+	for i := range r.Statuses {
+		r.Statuses[i].OverLimit = true
+	}
+}
+
+// takes reports whether a descriptor asks for units.
+func takes(ds []Descriptor) bool {
+	for i := range ds {
+		if ds[i].Cost > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -103,22 +103,22 @@ const (
 
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
+	*denials // nil if none are remembered
+	callers
+	bounds
+	keyOverrides
+
 	store          penstock.Store
-	transientKeys  bool // the store is a penstock.TransientKeyStore
+	calls          penstock.Store // the store, or the denials, which call it
+	transientKeys  bool           // the store is a penstock.TransientKeyStore
 	shadow         bool
-	maxDescriptors int // descriptors in a request
-	maxEntries     int // entries in a descriptor
 	compatEnvoy    bool
 	quotaMode      bool
 	countHits      bool
 	nearLimitRatio float64
 	onMetricValues func(rule string)
-	overLimit      *overLimitCache // nil if none is
 	cacheDenials   bool
-	onFailure      func(penstock.Limit) (penstock.FailureMode, float64)
-
-	tokens     []hashedToken
-	trustLocal bool
+	onFailure      failurePolicy
 
 	loading sync.Mutex // serializes SetRules
 	table   atomic.Pointer[ruleTable]
@@ -131,9 +131,20 @@ type Engine struct {
 	requestLimitState ruleState // of all request limits
 
 	topKeys *topkeys.Tracker // nil if keys are not counted
-
-	overrides *overrides.Set
 }
+
+// bounds are those of a request.
+type bounds struct {
+	maxDescriptors int // in a request
+	maxEntries     int // in a descriptor
+}
+
+// MaxDescriptors returns how many descriptors a request may have, so that APIs can stop
+// parsing there.
+func (b *bounds) MaxDescriptors() int { return b.maxDescriptors }
+
+// MaxEntries returns how many entries a descriptor may have.
+func (b *bounds) MaxEntries() int { return b.maxEntries }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
 func New(store penstock.Store, o *Options) *Engine {
@@ -141,44 +152,49 @@ func New(store penstock.Store, o *Options) *Engine {
 		o = &Options{}
 	}
 	_, transient := store.(penstock.TransientKeyStore)
+	policy := requestlimits.New(store, o.RequestLimits)
 	e := &Engine{
+		denials:           newDenials(store, o),
+		callers:           newCallers(o),
+		bounds:            bounds{orDefault(o.MaxDescriptors, defaultMaxDescriptors), orDefault(o.MaxEntries, defaultMaxEntries)},
+		keyOverrides:      keyOverrides{o.Overrides, policy.Claim},
 		store:             store,
+		calls:             store,
 		transientKeys:     transient,
 		shadow:            o.Shadow,
-		maxDescriptors:    defaultMaxDescriptors,
-		tokens:            hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)),
-		maxEntries:        defaultMaxEntries,
 		compatEnvoy:       o.CompatEnvoy,
 		quotaMode:         o.QuotaMode,
 		countHits:         o.CountHits,
 		nearLimitRatio:    o.NearLimitRatio,
 		onMetricValues:    o.OnMetricValues,
-		overLimit:         newOverLimitCache(o.OverLimitKeys, o.OverLimitAge),
 		cacheDenials:      o.CacheDenials,
 		onFailure:         o.OnFailure,
-		trustLocal:        !o.DistrustLocal,
-		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
-		requestLimits:     requestlimits.New(store, o.RequestLimits),
+		denyUnmatched:     o.DenyUnmatched,
+		onUnmatched:       o.OnUnmatched,
+		requestLimits:     policy,
+		requestLimitState: ruleState{stats: &RuleStats{Stats: &Stats{}}},
 		topKeys:           o.TopKeys,
-		overrides:         o.Overrides,
+	}
+	if e.denials != nil {
+		e.calls = e.denials
 	}
 	if e.onMetricValues == nil {
 		e.onMetricValues = func(string) {}
 	}
-	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
 	if e.onUnmatched == nil {
 		e.onUnmatched = func(string, []rules.Entry) {}
 	}
 	if e.overrides == nil {
 		e.overrides, _ = overrides.Open(nil) // only a file can fail
 	}
-	if o.MaxDescriptors > 0 {
-		e.maxDescriptors = o.MaxDescriptors
-	}
-	if o.MaxEntries > 0 {
-		e.maxEntries = o.MaxEntries
-	}
 	return e
+}
+
+func orDefault(n, standard int) int {
+	if n > 0 {
+		return n
+	}
+	return standard
 }
 
 // Store returns the engine's store.
@@ -187,15 +203,8 @@ func (e *Engine) Store() penstock.Store { return e.store }
 // RequestLimits returns the policy of limits that callers bring.
 func (e *Engine) RequestLimits() *requestlimits.Policy { return e.requestLimits }
 
-// MaxDescriptors returns how many descriptors a request may have, so that APIs can stop
-// parsing there.
-func (e *Engine) MaxDescriptors() int { return e.maxDescriptors }
-
-// MaxEntries returns how many entries a descriptor may have.
-func (e *Engine) MaxEntries() int { return e.maxEntries }
-
 // SetRules replaces the rules. Requests in flight keep the old ones. A rule that the old set
-// has under the same name keeps its counters.
+// has under the same name keeps its statistics.
 func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()

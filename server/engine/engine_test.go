@@ -115,7 +115,7 @@ descriptors:
 		if passed.Load() != 1000 {
 			t.Errorf("%d of %d passed, want 1000", passed.Load(), callers*requests)
 		}
-		for _, c := range e.RuleCounters() {
+		for _, c := range e.RuleStats() {
 			switch c.Rule {
 			case "crowd/all":
 				if a, d := c.Allowed(), c.Denied.Load(); a != 1000 || d == 0 {

@@ -84,7 +84,7 @@ descriptors:
 	want(t, decide(t, whole, "held", descriptor(0, "user=ada")), "allowed: granted=0 remaining=1")
 }
 
-func TestRuleCountersCountErrors(t *testing.T) {
+func TestRuleStatsCountErrors(t *testing.T) {
 	e := newEngine(t, newFailingStore(newMemory(), 0), apiRules, nil)
 	var v engine.Result
 	if err := e.Decide(t.Context(), "api", []engine.Descriptor{descriptor(1, "user=x"), descriptor(1, "vip=x"), descriptor(1, "path=x")}, &v); err == nil {

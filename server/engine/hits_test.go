@@ -18,7 +18,7 @@ func TestHitsOfARule(t *testing.T) {
 		text := fmt.Sprintf("domain: a\ndescriptors: [{key: k, shadow_mode: %v, rate_limit: {unit: year, requests_per_unit: 10}}]", shadow)
 		e := newEngine(t, newMemory(), text,
 			&engine.Options{CompatEnvoy: true, CountHits: true, NearLimitRatio: 0.8, OverLimitKeys: 100, OverLimitAge: time.Hour})
-		h := &e.RuleCounters()[1].Hits
+		h := &e.RuleStats()[1].Hits
 		for i, c := range []struct {
 			cost int64
 			want string
@@ -54,7 +54,7 @@ func TestHitsByValueAreBounded(t *testing.T) {
 	decide(t, e, "a", descriptor(3, "k=5"))
 	decide(t, e, "a", descriptor(1, "k="+strings.Repeat("x", 1000)))
 
-	n := e.RuleCounters()[1]
+	n := e.RuleStats()[1]
 	byValue := n.HitsByValue.All()
 	if len(byValue) != engine.MaxMetricValues {
 		t.Errorf("hits of %d values, want %d", len(byValue), engine.MaxMetricValues)
@@ -78,7 +78,7 @@ func TestHitsBesideACachedDenial(t *testing.T) {
 		want(t, decide(t, e, "a", descriptor(1, "free=x"), descriptor(1, "spent=x")),
 			"denied: granted=0 remaining=10 | granted=0 remaining=0 over denied")
 	}
-	for _, c := range e.RuleCounters()[1:] {
+	for _, c := range e.RuleStats()[1:] {
 		over, cached := c.Hits.OverLimit.Load(), c.Hits.OverLimitCached.Load()
 		if c.Rule == "a/free" && over != 0 || c.Rule == "a/spent" && (over != 3 || cached != 2) {
 			t.Errorf("%s: %d hits over the limit, %d of them cached", c.Rule, over, cached)

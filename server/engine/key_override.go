@@ -10,7 +10,6 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -18,19 +17,16 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// changedRules are a rule as its overrides change it, by action: many overrides have the
-// same limit, and only the first request under it pays for the preparation.
-type changedRules struct{ byAction sync.Map }
-
 // A changedRule is a rule under an override.
 type changedRule struct {
 	rule  *rules.Rule
 	state *ruleState // nil if the override is no limit
 }
 
-// change returns a rule of the set as an override changes it.
-func (e *Engine) change(set *rules.Set, rule *rules.Rule, s *ruleState, a *overrides.Action) *changedRule {
-	if known, ok := s.changed.byAction.Load(a); ok {
+// change returns a rule as an override changes it. Many overrides have the same action, and only
+// the first request under it pays for the preparation.
+func (t *ruleTable) change(rule *rules.Rule, s *ruleState, a *overrides.Action) *changedRule {
+	if known, ok := s.changed.Load(a); ok {
 		return known.(*changedRule)
 	}
 	c := &changedRule{rule: rule, state: s}
@@ -39,55 +35,54 @@ func (e *Engine) change(set *rules.Set, rule *rules.Rule, s *ruleState, a *overr
 		c.rule, c.state = rule.WithoutLimit(), nil
 	case overrides.Limited:
 		c.rule = rule.WithLimit(limitOf(rule, a.Limit))
-		state := e.newRuleState(set, c.rule)
-		state.counters, state.source, state.overrides, state.changed = s.counters, s.source, s.overrides, s.changed
-		c.state = &state
+		c.state = t.newState(c.rule)
+		c.state.stats, c.state.source, c.state.overrides, c.state.changed = s.stats, s.source, s.overrides, s.changed
 	}
-	known, _ := s.changed.byAction.LoadOrStore(a, c)
+	known, _ := s.changed.LoadOrStore(a, c)
 	return known.(*changedRule)
 }
 
 // applyKeyOverride lets an override of the key replace the limit of its rule. It runs before
 // a long key is shortened, so that no key escapes a range by its length.
-func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor, t *ruleTable, s *ruleState) {
-	key := viewOf(ev.keys[l.key:])
-	found, before := s.overrides.Find(key)
+func (f *found) applyKeyOverride(ctx context.Context, l *limitedDescriptor, s *ruleState) {
+	key := viewOf(f.keys[l.key:])
+	entry, before := s.overrides.Find(key)
 	if before != nil && !l.rule.Unlimited {
-		ev.engine.carry(ctx, before, true, key, t.set, l.rule, s.template.Limit)
+		f.table.carry(ctx, before, true, key, l.rule, s)
 	}
-	if found == nil || l.rule.Unlimited && found.Kind != overrides.Banned || !fits(l.rule, found.Action) {
+	if entry == nil || l.rule.Unlimited && entry.Kind != overrides.Banned || !fits(l.rule, entry.Action) {
 		return
 	}
-	changed := ev.engine.change(t.set, l.rule, s, found.Action)
-	switch found.Kind {
+	changed := f.table.change(l.rule, s, entry.Action)
+	switch entry.Kind {
 	case overrides.Unlimited:
 		l.state = nil
 	case overrides.Limited:
-		ev.engine.carry(ctx, found, false, key, t.set, l.rule, changed.state.template.Limit)
+		f.table.carry(ctx, entry, false, key, l.rule, changed.state)
 		l.setState(changed.state)
 	case overrides.Banned:
 		l.state, l.template = s, &s.template
 	}
-	l.rule, l.keyOverride = changed.rule, found
+	l.rule, l.override = changed.rule, entry
 }
 
 // ruleOfKey returns a rule and its state as an override of the key changes them, for an operator.
 // What the key has used under earlier limits is carried over first, as by a request: the next
 // one would otherwise charge again what a refund or reset did not find.
-func (e *Engine) ruleOfKey(ctx context.Context, t *ruleTable, r *rules.Rule, key string, cost int64) (*rules.Rule, *ruleState, error) {
+func (t *ruleTable) ruleOfKey(ctx context.Context, r *rules.Rule, key string, cost int64) (*rules.Rule, *ruleState, error) {
 	state, done := &t.states[r.Index], true
 	found, before := state.overrides.Peek(key)
 	if before != nil {
-		done = e.carry(ctx, before, true, key, t.set, r, state.template.Limit)
+		done = t.carry(ctx, before, true, key, r, state)
 	}
 	switch {
 	case found == nil || !fits(r, found.Action):
 	case found.Kind == overrides.Limited:
-		changed := e.change(t.set, r, state, found.Action)
-		done = e.carry(ctx, found, false, key, t.set, r, changed.state.template.Limit)
+		changed := t.change(r, state, found.Action)
+		done = t.carry(ctx, found, false, key, r, changed.state)
 		r, state = changed.rule, changed.state
 	case cost == penstock.Reset:
-		done = e.resetEarlier(ctx, found, key, t.set, r) && done
+		done = t.resetEarlier(ctx, found, key, r) && done
 	}
 	if !done && cost < 0 {
 		return nil, nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
@@ -97,14 +92,14 @@ func (e *Engine) ruleOfKey(ctx context.Context, t *ruleTable, r *rules.Rule, key
 
 // resetEarlier resets the key under the limits of earlier overrides. A ban or an exemption
 // leaves the units there, until the key has a limit again.
-func (e *Engine) resetEarlier(ctx context.Context, entry *overrides.Entry, key string, set *rules.Set, rule *rules.Rule) (done bool) {
-	compat := e.isCompat(set, rule)
+func (t *ruleTable) resetEarlier(ctx context.Context, entry *overrides.Entry, key string, rule *rules.Rule) (done bool) {
+	compat := t.isCompat(rule)
 	own := storedLimit(rule, compat).Identity()
 	for _, l := range earlierLimits(rule, entry.EarlierLimits(), compat) {
 		if l.Identity() == own {
 			continue // the caller resets it
 		}
-		d, err := e.take(ctx, penstock.Request{Key: key, Limit: l, Cost: penstock.Reset})
+		d, err := t.engine.calls.Take(ctx, penstock.Request{Key: key, Limit: l, Cost: penstock.Reset})
 		if err != nil || d.Source == penstock.SourceFallback {
 			return false
 		}
@@ -114,14 +109,14 @@ func (e *Engine) resetEarlier(ctx context.Context, entry *overrides.Entry, key s
 
 // carry moves what the key has used under other limits to the limit that applies now, in
 // units. It is done at the first request under the limit.
-func (e *Engine) carry(ctx context.Context, entry *overrides.Entry, hasEnded bool, key string, set *rules.Set, rule *rules.Rule, to penstock.Limit) (done bool) {
+func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded bool, key string, rule *rules.Rule, to *ruleState) (done bool) {
 	if !entry.MustCarry(hasEnded) {
 		return true
 	}
-	compat := e.isCompat(set, rule)
+	compat := t.isCompat(rule)
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
 	entry.Carry(hasEnded, func(from []penstock.Limit, owed *[]overrides.Owed) bool {
-		m := mover{e, strings.Clone(key), to, owed}
+		m := mover{t.engine.calls, strings.Clone(key), to.template.Limit, owed}
 		if !m.charge(ctx) {
 			return false
 		}
@@ -147,10 +142,10 @@ func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, compat bool) [
 
 // A mover moves what a key has used to a limit.
 type mover struct {
-	engine *Engine
-	key    string
-	to     penstock.Limit
-	owed   *[]overrides.Owed
+	store penstock.Store
+	key   string
+	to    penstock.Limit
+	owed  *[]overrides.Owed
 }
 
 // move takes all units that the key has used under another limit, and charges them. A reset
@@ -163,7 +158,7 @@ func (m *mover) move(ctx context.Context, from penstock.Limit) (done bool) {
 	if from.HasPermits() || m.to.HasPermits() {
 		return true // permits are held, not used
 	}
-	d, err := m.engine.take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
+	d, err := m.store.Take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
 	if err == nil && d.Granted < 0 {
 		until := time.Now().Add(min(from.Period, maxOwedAge))
 		*m.owed = append(*m.owed, overrides.Owed{Units: -d.Granted, ID: rand.Text(), Until: until})
@@ -182,7 +177,7 @@ func (m *mover) charge(ctx context.Context) (done bool) {
 		o := (*m.owed)[0]
 		if left := time.Until(o.Until); left > 0 {
 			r := penstock.Request{Key: m.key, Limit: m.to, Cost: o.Units, AtMost: true, ID: o.ID, Hold: left}
-			if _, err := m.engine.store.Take(ctx, r); err != nil {
+			if _, err := m.store.Take(ctx, r); err != nil {
 				return false
 			}
 		}
@@ -239,61 +234,14 @@ func PrefixOfOverride(name string) (prefix string, ok bool) {
 	return prefix, strings.HasSuffix(prefix, overrideMark)
 }
 
-// banned reports whether a ban decides about the descriptor.
-func (d *limitedDescriptor) banned() bool {
-	return d.keyOverride != nil && d.keyOverride.Kind == overrides.Banned
-}
-
-// decideBanned decides the descriptors of banned keys, without the store. Refunds go on. So do
-// peeks, which ask for nothing, except Envoy's: they ask whether a request may begin. It also
-// denies those that ask for too many permits.
-func (ev *evaluation) decideBanned() {
-	for i := range ev.limited {
-		d := &ev.limited[i]
-		switch {
-		case d.tooMany && !d.banned():
-			d.decided, d.denied = true, true
-			ev.setStatus(d, &penstock.Decision{Limit: d.rule.Limit.Capacity(), RetryAfter: penstock.Never})
-			continue
-		case !d.banned() || d.cost < 0:
-			continue
-		}
-		d.decided, d.denied = true, d.cost > 0 || d.denyInDebt
-		left := d.keyOverride.Remaining()
-		decision := penstock.Decision{
-			Allowed: !d.denied, Limit: d.rule.Limit.Capacity(), ResetAfter: min(left, longestBan), Source: penstock.SourceOverride,
-		}
-		if d.denied {
-			decision.RetryAfter = left
-		}
-		ev.setStatus(d, &decision)
-	}
-}
-
-// longestBan is the ResetAfter of a ban for good: as long as the longest period of a limit.
-const longestBan = 366 * 24 * time.Hour
-
-// A BannedCounter is how many requests to a rule were denied by a ban.
-type BannedCounter struct {
-	Rule  string
-	Count uint64
-}
-
-// BannedCounters returns the counter of every rule.
-func (e *Engine) BannedCounters() (all []BannedCounter) {
-	t := e.table.Load()
-	if t == nil {
-		return nil
-	}
-	for i := range t.states {
-		c := t.states[i].counters
-		all = append(all, BannedCounter{c.Rule, c.Banned.Load()})
-	}
-	return all
+// keyOverrides are the overrides of keys of rules.
+type keyOverrides struct {
+	overrides *overrides.Set
+	claim     func(...penstock.Limit) error // see requestlimits.Options
 }
 
 // Overrides returns the engine's overrides.
-func (e *Engine) Overrides() *overrides.Set { return e.overrides }
+func (k *keyOverrides) Overrides() *overrides.Set { return k.overrides }
 
 // fits reports whether an override can replace the limit of a rule. A rule that was reloaded may
 // have become concurrent, or a rate, which its overrides are not: then they do not apply, or
@@ -304,7 +252,7 @@ func fits(rule *rules.Rule, a *overrides.Action) bool {
 }
 
 // CheckOverride returns an error if an override cannot apply to keys of its rule.
-func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
+func (k *keyOverrides) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 	action, err := overrides.ParseAction(o.Limit)
 	if err != nil {
 		return err
@@ -319,15 +267,15 @@ func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 	case !fits(rule, action):
 		return fmt.Errorf("rule %s is %s: a limit over time and a concurrent one cannot replace each other, because permits have IDs", rule.Name, rule.Limit.Algorithm)
 	default:
-		return e.requestLimits.Claim(limitOf(rule, action.Limit))
+		return k.claim(limitOf(rule, action.Limit))
 	}
 	return nil
 }
 
 // LimitOfKey returns the limit that applies to a key of a rule, with the override that
 // causes it, or nil. A ban leaves the rule's limit.
-func (e *Engine) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
-	found, _ := e.overrides.Index(rule.CountedBy).Peek(key)
+func (k *keyOverrides) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
+	found, _ := k.overrides.Index(rule.CountedBy).Peek(key)
 	switch {
 	case found != nil && !fits(rule, found.Action):
 		return rule.Limit, nil

@@ -130,7 +130,7 @@ func TestBanOfOtherRules(t *testing.T) {
 			t.Errorf("%s: denied %t, want %t", entries, r.OverLimit, denied)
 		}
 	}
-	if c := o.RuleCounters(); c[4].Rule != "o/shadow" || c[4].Shadowed.Load() != 1 {
+	if c := o.RuleStats(); c[4].Rule != "o/shadow" || c[4].Shadowed.Load() != 1 {
 		t.Errorf("the ban of a shadow rule is not counted: %v", c[4].Rule)
 	}
 	for _, c := range o.BannedCounters() {

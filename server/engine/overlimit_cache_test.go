@@ -75,7 +75,7 @@ func TestHitsBesideAKnownDenial(t *testing.T) {
 		want(t, decide(t, e, "a", descriptor(1, "free=x"), descriptor(1, "spent=x")),
 			"denied: granted=0 remaining=10 | granted=0 remaining=0 over denied")
 	}
-	for _, c := range e.RuleCounters()[1:] {
+	for _, c := range e.RuleStats()[1:] {
 		got := fmt.Sprintf("total=%d over=%d within=%d cached=%d", c.Hits.Total.Load(), c.Hits.OverLimit.Load(), c.Hits.WithinLimit.Load(), c.Hits.OverLimitCached.Load())
 		if want := map[string]string{"a/free": "total=3 over=0 within=3 cached=0", "a/spent": "total=4 over=3 within=1 cached=2"}[c.Rule]; got != want {
 			t.Errorf("%s: got %s, want %s", c.Rule, got, want)

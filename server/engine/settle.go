@@ -2,13 +2,11 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // This file is about requests by rules under an ID. The caller takes an estimate, and
@@ -22,7 +20,7 @@ import (
 // were taken stay charged after an error, because a repetition is granted the same. If rules
 // apply and none of them has settle, the error is [ErrNoSettle].
 func (e *Engine) DecideWithID(ctx context.Context, domain, id string, ds []Descriptor, r *Result) error {
-	return e.evaluate(ctx, domain, under{id: id}, ds, r)
+	return e.evaluate(ctx, domain, requestID{text: id}, ds, r)
 }
 
 // Settle makes what was charged under the ID equal to the costs of the descriptors, under
@@ -31,37 +29,37 @@ func (e *Engine) DecideWithID(ctx context.Context, domain, id string, ds []Descr
 // granted nothing to an allowed request, is settled if it remembers the ID. Other rules are
 // only peeked at.
 func (e *Engine) Settle(ctx context.Context, domain, id string, ds []Descriptor, r *Result) error {
-	return e.evaluate(ctx, domain, under{id: id, settle: true}, ds, r)
+	return e.evaluate(ctx, domain, requestID{text: id, settle: true}, ds, r)
 }
 
-// under says under which ID a request is decided, and whether that is a settlement.
-type under struct {
-	id     string // "" for none
+// A requestID is the ID under which a request is decided, or settled.
+type requestID struct {
+	text   string // "" for none
 	settle bool
 }
 
 // setID sets the ID of the store's requests.
-func (ev *evaluation) setID(domain *rules.Domain) error {
-	if ev.under.id == "" || len(ev.limited) == 0 {
+func (f *found) setID() error {
+	if f.id.text == "" || len(f.limited) == 0 {
 		return nil
 	}
-	first := ev.limited[0].rule.Name
+	first := f.limited[0].rule.Name
 	switch {
-	case domain.CompatEnvoy || ev.engine.compatEnvoy:
+	case f.compat:
 		return fmt.Errorf("rule %s: %w: its hits are counted as Envoy's service counts them", first, ErrNoSettle)
-	case !ev.hasSettle:
+	case !f.hasSettle:
 		return fmt.Errorf("rule %s: %w: it needs settle: true", first, ErrNoSettle)
 	}
-	longest := ev.longestHold()
-	for i := range ev.limited {
-		d := &ev.limited[i]
+	longest := f.longestHold()
+	for i := range f.limited {
+		d := &f.limited[i]
 		switch {
 		case d.rule.ChargeAlways:
 			return fmt.Errorf("rule %s: %w: charge: always charges what was used already", d.rule.Name, ErrNoSettle)
 		case d.cost < 0:
 			return &penstock.FieldError{Field: "Cost", Problem: "must not be negative under an ID: settle it to 0", Kind: penstock.ErrBadCost}
 		case !d.template.Limit.HasPermits(): // an entry names its permit
-			d.id, d.hold = ev.under.id, d.rule.Hold
+			d.id, d.hold = f.id.text, d.rule.Hold
 			if longest > remembered(d) {
 				d.hold = longest
 			}
@@ -73,9 +71,9 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 // longestHold returns how long the ID is remembered, by all limits: quota rules are taken before
 // the rules that deny. Would they remember it longer, then a repetition that is denied would
 // refund what the first request was granted.
-func (ev *evaluation) longestHold() (hold time.Duration) {
-	for i := range ev.limited {
-		hold = max(hold, remembered(&ev.limited[i]))
+func (f *found) longestHold() (hold time.Duration) {
+	for i := range f.limited {
+		hold = max(hold, remembered(&f.limited[i]))
 	}
 	return hold
 }
@@ -85,57 +83,53 @@ func remembered(d *limitedDescriptor) time.Duration {
 	return max(d.rule.Hold, requestlimits.IDLifetime(&d.template.Limit))
 }
 
-// settleID settles the descriptors of rules with settle, and peeks at the others.
-func (ev *evaluation) settleID(ctx context.Context) error {
-	for i := range ev.limited {
-		d := &ev.limited[i]
-		if d.rule.Settle && ev.denies(d) {
-			ev.queueSettlement(i)
-		}
-	}
-	if err := ev.callAll(ctx); err != nil {
-		ev.clearQueue()
+// Check returns the error of a request that the rules cannot decide, or settle, whatever the
+// store holds: a permit without an ID, or an ID under rules without settle. It is for APIs that
+// decide several requests in turn, so that one that is invalid charges none of the others. An ID
+// of "" is none.
+func (e *Engine) Check(ctx context.Context, domain, id string, settle bool, ds []Descriptor) error {
+	var r Result
+	ev, err := e.open(domain, requestID{id, settle}, ds, &r)
+	if err != nil {
 		return err
 	}
-	ev.record()
-	for i := range ev.limited {
-		if d := &ev.limited[i]; d.rule.Settle && !d.decided {
-			if err := ev.settleIfKnown(ctx, i); err != nil {
-				return err
-			}
-		}
-	}
-	for i := range ev.limited {
-		if !ev.limited[i].decided {
-			ev.queue(i, 0)
-		}
-	}
-	return ev.takeEach(ctx)
-}
-
-// denies reports whether a descriptor can deny the request by itself: if the request was
-// allowed, the descriptor was granted.
-func (ev *evaluation) denies(d *limitedDescriptor) bool {
-	return !d.rule.Shadow && !d.quota && !ev.engine.shadow
-}
-
-// settleIfKnown settles a descriptor by itself, unless its ID is not remembered.
-func (ev *evaluation) settleIfKnown(ctx context.Context, i int) error {
-	ev.queueSettlement(i)
-	err := ev.callEach(ctx)
-	if err == nil {
-		ev.record()
+	defer ev.release()
+	if ev.domain == nil {
 		return nil
 	}
-	ev.clearQueue()
-	if errors.Is(err, penstock.ErrUnknownID) {
-		return nil
+	if err := ev.find(ctx); err != nil {
+		return err
 	}
-	return err
+	if err := ev.checkShapes(); err != nil {
+		return err
+	}
+	return ev.checkTogether()
 }
 
-func (ev *evaluation) queueSettlement(i int) {
-	d := &ev.limited[i]
-	r := ev.enqueue(i, d.template, d.cost)
-	r.ID, r.Hold, r.Settle = d.id, d.hold, true
+// checkShapes returns an error if the store would reject the request of a descriptor.
+func (ev *evaluation) checkShapes() error {
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		r := *d.template
+		r.Key, r.Cost, r.ID, r.Hold, r.Settle = ev.keyOf(d), d.cost, d.id, d.hold, d.way.settle
+		if err := r.ValidateShape(); err != nil {
+			return fmt.Errorf("descriptor %d: %w", d.index, err)
+		}
+	}
+	return nil
+}
+
+// checkTogether returns an error if the store would reject what is taken or settled all or nothing:
+// an ID on two descriptors of one key, or a permit of another ID than that of the request.
+func (ev *evaluation) checkTogether() error {
+	defer ev.queue.clear()
+	for i := range ev.limited {
+		if p := ev.limited[i].phase; p == phaseEnforced || p == phaseSettle {
+			ev.ask(i)
+		}
+	}
+	if len(ev.requests) < 2 {
+		return nil
+	}
+	return penstock.ValidateAll(ev.requests, ev.decisions)
 }

@@ -215,8 +215,8 @@ func TestSettlementsAreNotCounted(t *testing.T) {
 	}
 }
 
-func counterOf(e *engine.Engine, rule string) *engine.RuleCounters {
-	for _, c := range e.RuleCounters() {
+func counterOf(e *engine.Engine, rule string) *engine.RuleStats {
+	for _, c := range e.RuleStats() {
 		if c.Rule == rule {
 			return c
 		}

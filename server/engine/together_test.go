@@ -83,7 +83,7 @@ func TestDecidePlainCountsErrorsOfTheStore(t *testing.T) {
 			t.Fatalf("got %v and %+v, want an error and no statuses", err, r)
 		}
 	}
-	for _, c := range e.RuleCounters()[1:] {
+	for _, c := range e.RuleStats()[1:] {
 		if c.Errors.Load() != 2 || c.Allowed() != 0 {
 			t.Errorf("%s: %d errors, %d allowed, want 2 and 0", c.Rule, c.Errors.Load(), c.Allowed())
 		}

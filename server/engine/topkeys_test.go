@@ -83,7 +83,7 @@ func counted(s topkeys.Summary) map[string]uint64 {
 func checkTotals(t *testing.T, e *engine.Engine, keys *topkeys.Tracker) {
 	t.Helper()
 	var asked, denied uint64
-	for _, c := range e.RuleCounters() {
+	for _, c := range e.RuleStats() {
 		denied += c.Denied.Load() + c.Shadowed.Load()
 		asked += c.Allowed() + c.Denied.Load() + c.Shadowed.Load()
 	}

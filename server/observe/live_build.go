@@ -54,7 +54,7 @@ func (o *Observer) summary(w Window) *Live {
 		l.Unmatched += n.Count
 	}
 	l.Rules = o.ruleRows(w)
-	for _, c := range o.engine.RuleCounters() {
+	for _, c := range o.engine.RuleStats() {
 		l.Totals.add(CountsOf(c))
 	}
 	return l
@@ -117,7 +117,7 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 	}
 	rows := []RuleRow{}
 	var others Counts
-	for _, c := range o.engine.RuleCounters() {
+	for _, c := range o.engine.RuleStats() {
 		totals := CountsOf(c)
 		span, ok := o.rules.Of(c.Rule, resolutionOf[w])
 		switch {
@@ -140,7 +140,7 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 }
 
 // PermitsOf returns the counters of the permits of a rule.
-func PermitsOf(c *engine.RuleCounters) Permits {
+func PermitsOf(c *engine.RuleStats) Permits {
 	return Permits{
 		Granted: c.AllowedUnits(), Released: c.Permits.Released.Load(),
 		NotHeld: c.Permits.NotHeld.Load(), HeldIDs: c.Permits.HeldIDs.Load(),

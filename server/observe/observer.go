@@ -127,7 +127,7 @@ func (o *Observer) Tick() {
 		tick = o.rules.TickSome // those over xDS may arrive later, and go on then
 	}
 	tick(second, func(record func(string, []uint64)) {
-		for _, c := range o.engine.RuleCounters() {
+		for _, c := range o.engine.RuleStats() {
 			n := CountsOf(c)
 			record(c.Rule, []uint64{n.Allowed, n.Denied, n.Shadowed, n.Errors})
 		}
@@ -142,6 +142,6 @@ func (o *Observer) Tick() {
 }
 
 // CountsOf returns the counters of a rule.
-func CountsOf(c *engine.RuleCounters) Counts {
+func CountsOf(c *engine.RuleStats) Counts {
 	return Counts{Allowed: c.Allowed(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(), Errors: c.Errors.Load()}
 }

@@ -64,7 +64,7 @@ func TestSummaryWithHostileKeysIsPublished(t *testing.T) {
 		step  time.Duration
 	}{{288, 5 * time.Minute}, {360, 10 * time.Second}, {120, time.Second}} {
 		for range w.steps {
-			for _, c := range e.RuleCounters() {
+			for _, c := range e.RuleStats() {
 				c.Denied.Add(random.Uint64N(1e6))
 				c.Shadowed.Add(random.Uint64N(1e6))
 			}

@@ -93,7 +93,7 @@ func runRedisBenchmark(t *testing.T, store penstock.Store, args string) {
 	if !strings.Contains(got, "requests per second") || strings.Contains(strings.ToLower(got), "err") || strings.Contains(got, "WARN") {
 		t.Errorf("redis-benchmark printed %s", got)
 	}
-	counts := s.engine.RuleCounters()[0]
+	counts := s.engine.RuleStats()[0]
 	if a, b := counts.Allowed(), counts.Denied.Load(); a < 800 || a+b < n {
 		t.Errorf("%d allowed and %d denied, want 16 of each of 50 keys and %d in all", a, b, n)
 	}

@@ -42,7 +42,7 @@ type conn struct {
 	replied    int  // the bytes of out that are whole replies
 	closing    bool // close after sending the replies
 
-	counters  engine.LocalCounters
+	counters  engine.LocalStats
 	batch     []penstock.Request        // for the next call of the store
 	forms     []replyForm               // of the replies to the batch
 	admitted  []requestlimits.Admission // of the batch
@@ -60,7 +60,7 @@ type conn struct {
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{
 		server: s, net: nc, id: s.lastID.Add(1), opened: time.Now(),
-		counters: s.engine.LocalCounters(),
+		counters: s.engine.LocalStats(),
 	}
 	c.resetSession()
 	return c

@@ -75,7 +75,7 @@ func TestPipelinePartialStoreFailure(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	counts := s.engine.RuleCounters()[0]
+	counts := s.engine.RuleStats()[0]
 	if a, e := counts.Allowed(), counts.Errors.Load(); a != 2 || e != 2 {
 		t.Errorf("counted %d allowed and %d errors, want 2 and 2", a, e)
 	}

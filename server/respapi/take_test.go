@@ -125,8 +125,8 @@ func TestTakeIsCounted(t *testing.T) {
 				allowed, denied     uint64
 				allowedUnits, units uint64
 			}{{"", 1, 1, 3, 2}, {"shop/user", 1, 1, 5, 1}} {
-				all := s.engine.RuleCounters()
-				got := all[slices.IndexFunc(all, func(c *engine.RuleCounters) bool { return c.Rule == rule.name })]
+				all := s.engine.RuleStats()
+				got := all[slices.IndexFunc(all, func(c *engine.RuleStats) bool { return c.Rule == rule.name })]
 				if got.Allowed() != rule.allowed || got.Denied.Load() != rule.denied ||
 					got.AllowedUnits() != rule.allowedUnits || got.DeniedUnits.Load() != rule.units {
 					t.Errorf("rule %q: got %d and %d allowed and denied, %d and %d units, want %+v", rule.name, got.Allowed(),

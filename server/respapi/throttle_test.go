@@ -89,7 +89,7 @@ func TestThrottleCountsDecisions(t *testing.T) {
 			c.do(t, "CL.THROTTLE", "alice", "4", "0", "3600", "3") // invalid
 			c.do(t, "TTL", "alice")
 			c.do(t, "DEL", "alice")
-			n := s.engine.RuleCounters()[0]
+			n := s.engine.RuleStats()[0]
 			got := [...]uint64{n.Allowed(), n.AllowedUnits(), n.Denied.Load(), n.DeniedUnits.Load(), n.Shadowed.Load(), n.Errors.Load()}
 			if want := [...]uint64{2, 3, 1, 3, 0, 0}; got != want {
 				t.Errorf("allowed, their units, denied, their units, shadowed, errors: got %v, want %v", got, want)
@@ -110,7 +110,7 @@ func TestThrottleShadowNeverDenies(t *testing.T) {
 					t.Errorf("in shadow: got %s", got)
 				}
 			}
-			n := s.engine.RuleCounters()[0]
+			n := s.engine.RuleStats()[0]
 			if a, s := n.Allowed(), n.Shadowed.Load(); a != 1 || s != 2 {
 				t.Errorf("counted %d allowed and %d shadowed, want 1 and 2", a, s)
 			}

@@ -211,7 +211,7 @@ func (s *Statistics) hits() map[string]hitSums {
 	for _, r := range set.Rules() {
 		byName[r.Name] = r
 	}
-	for _, n := range s.source.Engine.RuleCounters() {
+	for _, n := range s.source.Engine.RuleStats() {
 		r := byName[n.Rule]
 		if r == nil {
 			continue

@@ -293,8 +293,8 @@ func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target,
 
 // countShadow counts requests under a rule in shadow mode, of which so many were granted.
 func (s *Service) countShadow(t *engine.Target, requests, granted uint64) {
-	s.engine.CountReported(t, granted, 0)
-	s.engine.CountShadowed(t, requests-granted)
+	t.CountReported(granted, 0)
+	t.CountShadowed(requests-granted)
 }
 
 // nextNumber returns the number of a lease. Those that follow each other differ, also after

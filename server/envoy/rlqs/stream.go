@@ -410,9 +410,9 @@ func (s *Service) count(b *bucket, allowed, denied uint64) {
 	case b.target.Shadow:
 		b.shadowed = min(b.shadowed+min(allowed, maxShadowed), maxShadowed)
 	default:
-		s.engine.CountReported(&b.target, allowed, denied)
+		b.target.CountReported(allowed, denied)
 		if allowed+denied > 0 {
-			s.engine.ReportUnmatched(&b.target, b.domain, b.entries)
+			b.target.ReportUnmatched(b.domain, b.entries)
 		}
 	}
 }

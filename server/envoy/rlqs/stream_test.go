@@ -70,7 +70,7 @@ func (b *bench) step(st *stream) []*pb.RateLimitQuotaResponse_BucketAction {
 }
 
 // counters returns the counters of the only rule.
-func (b *bench) counters() *engine.Counters { return b.engine.RuleCounters()[1].Counters }
+func (b *bench) counters() *engine.Stats { return b.engine.RuleStats()[1].Stats }
 
 func strategyOf(actions []*pb.RateLimitQuotaResponse_BucketAction) *typepb.RateLimitStrategy {
 	if len(actions) != 1 {

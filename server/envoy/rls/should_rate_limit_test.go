@@ -102,7 +102,7 @@ func waitForErrors(t *testing.T, e *engine.Engine, n uint64) {
 	defer tick.Stop()
 	for {
 		var errs uint64
-		for _, c := range e.RuleCounters() {
+		for _, c := range e.RuleStats() {
 			errs += c.Errors.Load()
 		}
 		if errs == n {

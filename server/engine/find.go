@@ -1,0 +1,318 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A found is a request, and what find has found of it.
+type found struct {
+	engine *Engine
+	table  *ruleTable
+	domain *rules.Domain
+	ds     []Descriptor
+	id     requestID
+	compat bool // descriptors are decided as Envoy's service does
+	result *Result
+
+	limited []limitedDescriptor
+	phases  phaseSet // that they need
+	keys    []byte   // of all limited descriptors, one after the other
+	text    string   // the keys, as the store gets them
+
+	unmatched  []int // the descriptors without a rule
+	hasSettle  bool  // whether one of the rules has settle
+	admissions []ownAdmission
+	templates  []penstock.Request // of descriptors with their own limit
+}
+
+// A limitedDescriptor is a descriptor that a limit applies to.
+type limitedDescriptor struct {
+	index    int // among the descriptors
+	status   *Status
+	rule     *rules.Rule
+	state    *ruleState
+	cost     int64
+	key, end int               // position of its key in found.keys
+	template *penstock.Request // without key and ID
+	id       string            // of its permit, or of the request
+	hold     time.Duration     // for how long the store remembers the ID
+	newID    bool              // whether its ID must hold no permit
+	tooMany  bool              // asks for more permits than any store grants at once
+
+	phase phase
+	way   way
+	quota bool // denies only together with the other quotas of the request
+
+	decided  bool // taken or denied, and not just peeked at
+	denied   bool
+	returned bool // what it has taken is refunded
+
+	own        bool              // has its own limit, which decides in place of a rule
+	underRule  bool              // its own limit, whose hits are added to those of a rule
+	denyInDebt bool              // a peek denies if the key owes
+	maxHits    int64             // what sums of hits are compared with
+	hits       *penstock.Request // under the hits limit of its rule, without key; nil without one
+	before     int64             // the hits before this request, under a hits limit
+
+	override *overrides.Entry // of its key; nil if the rule applies as it is
+}
+
+// overLimit reports whether the descriptor denies the request. Shadow rules do not.
+func (d *limitedDescriptor) overLimit() bool { return d.denied && !d.rule.Shadow }
+
+// releases reports whether the descriptor releases permits.
+func (d *limitedDescriptor) releases() bool { return d.cost < 0 && d.rule.ID != "" }
+
+// granted returns how many units a descriptor has taken.
+func (d *limitedDescriptor) granted() int64 { return d.status.Decision.Granted }
+
+// isBanned reports whether a ban decides about the descriptor.
+func (d *limitedDescriptor) isBanned() bool {
+	return d.override != nil && d.override.Kind == overrides.Banned
+}
+
+func (d *limitedDescriptor) setState(s *ruleState) {
+	d.state, d.template, d.maxHits, d.hits = s, &s.template, s.maxHits, s.hits
+}
+
+func (d *limitedDescriptor) setStatus(decision *penstock.Decision) {
+	d.status.Decision, d.status.OverLimit = *decision, d.overLimit()
+}
+
+// find finds the limit, the key and the phase of every descriptor.
+func (f *found) find(ctx context.Context) error {
+	for i := range f.ds {
+		if err := f.match(ctx, i); err != nil {
+			return fmt.Errorf("descriptor %d: %w", i, err)
+		}
+	}
+	f.applyReplaces()
+	f.setText()
+	if err := f.setID(); err != nil {
+		return err
+	}
+	if f.remembersDenials() {
+		f.phases = setOf(phaseKnown, phasePeeked, phaseLast)
+	}
+	for i := range f.limited {
+		f.assign(&f.limited[i])
+	}
+	if f.compat {
+		f.phases = f.phases&^setOf(phaseQuota, phaseLast) | setOf(phaseHits)
+	}
+	return nil
+}
+
+// assign gives a descriptor its phase and way.
+func (f *found) assign(d *limitedDescriptor) {
+	if f.id.settle && !d.rule.Settle {
+		d.cost = 0 // it is only peeked at
+	}
+	d.phase = f.phaseOf(d)
+	d.way = f.wayOf(d)
+	f.phases |= 1 << d.phase
+	if d.phase != phaseEnforced {
+		f.phases |= setOf(phaseLast)
+	}
+	if d.phase == phaseKnown {
+		f.phases |= setOf(phasePeeked)
+	}
+	if d.quota && !f.id.settle {
+		f.phases |= setOf(phaseQuota)
+	}
+}
+
+func (f *found) phaseOf(d *limitedDescriptor) phase {
+	switch r := d.rule; {
+	case f.id.settle && r.Settle && f.denies(d):
+		return phaseSettle
+	case f.id.settle && r.Settle:
+		return phaseSettleKnown
+	case f.id.settle: // bans deny nothing that has been used already
+		return phaseLast
+	case d.tooMany || d.isBanned() && d.cost >= 0:
+		return phaseKnown
+	case r.ChargeAlways && d.cost >= 0, d.denyInDebt && d.cost == 0 && !(f.compat && d.addsHits()):
+		return phasePeeked
+	case f.compat:
+		return phaseHits
+	case d.cost > 0 && d.own && (d.underRule || d.addsHits()):
+		return phaseOwn
+	case d.cost <= 0 || r.Shadow:
+		return phaseLast
+	case d.quota:
+		return phaseQuota
+	}
+	return phaseEnforced
+}
+
+func (f *found) wayOf(d *limitedDescriptor) way {
+	takes := d.cost > 0
+	switch {
+	case d.phase == phasePeeked:
+		return way{peekFirst: true, overdraw: takes}
+	case d.phase == phaseSettle || d.phase == phaseSettleKnown:
+		return way{settle: true}
+	case f.compat:
+		return way{atMost: takes && d.rule.ID == ""} // a denied request holds no permit
+	case d.own && d.addsHits():
+		return way{atMost: takes}
+	case d.underRule:
+		return way{overdraw: takes, peekAfter: d.cost != 0}
+	}
+	return way{}
+}
+
+// denies reports whether a descriptor can deny the request by itself: if the request was
+// allowed, the descriptor was granted.
+func (f *found) denies(d *limitedDescriptor) bool {
+	return !d.rule.Shadow && !d.quota && !f.engine.shadow
+}
+
+// match finds the limit of a descriptor, if there is one.
+func (f *found) match(ctx context.Context, i int) (err error) {
+	d, l := &f.ds[i], f.extend()
+	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, len(f.keys), d.DenyInDebt
+	if d.Own == nil {
+		err = f.matchRule(ctx, l, d)
+	} else {
+		err = f.useOwnLimit(l, d)
+	}
+	if err != nil {
+		return err
+	}
+	if l.rule == nil {
+		f.unmatched = append(f.unmatched, i)
+		f.keys = f.keys[:l.key]
+		*l, f.limited = limitedDescriptor{}, f.limited[:len(f.limited)-1]
+		return nil
+	}
+	l.quota = l.rule.Quota || f.engine.quotaMode
+	l.status.Rule, l.status.Quota = l.rule, l.quota
+	f.keys = ShortenKey(f.keys, l.key)
+	l.end = len(f.keys)
+	return nil
+}
+
+// extend appends an empty descriptor. Those beyond the length of the slice are empty, which
+// saves making one and copying it.
+func (f *found) extend() *limitedDescriptor {
+	n := len(f.limited)
+	if n == cap(f.limited) {
+		f.limited = slices.Grow(f.limited, 1)
+		clear(f.limited[n:cap(f.limited)])
+	}
+	f.limited = f.limited[:n+1]
+	return &f.limited[n]
+}
+
+func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) error {
+	l.rule, f.keys = f.domain.Match(d.Entries, f.keys)
+	if l.rule == nil || d.ReleaseOnly && l.rule.ID == "" {
+		l.rule = nil
+		return nil
+	}
+	f.hasSettle = f.hasSettle || l.rule.Settle
+	state := &f.table.states[l.rule.Index]
+	if !l.rule.Unlimited {
+		l.setState(state)
+	}
+	if !state.overrides.Empty() {
+		f.applyKeyOverride(ctx, l, state)
+	}
+	if l.template != nil && l.template.Limit.HasPermits() {
+		return f.namePermit(l, d)
+	}
+	return nil
+}
+
+// namePermit sets the ID of a request for a permit, which is an entry of its descriptor.
+func (f *found) namePermit(l *limitedDescriptor, d *Descriptor) error {
+	id := l.rule.IDOf(d.Entries)
+	switch {
+	case d.Permits == NoPermits:
+		return fmt.Errorf("rule %s: %w", l.rule.Name, ErrNoRelease)
+	case id == "" && d.Cost != 0:
+		return fmt.Errorf("rule %s: %w: want an entry %q", l.rule.Name, ErrNoPermitID, l.rule.ID)
+	case !f.engine.transientKeys:
+		id = strings.Clone(id)
+	}
+	l.id, l.newID = id, d.Permits == NewPermits
+	l.tooMany = l.newID && d.Cost > maxPermits
+	return nil
+}
+
+// maxPermits is how many permits a request may ask for, as penstock.Request.Validate allows. More
+// of them are an error, except for callers that pass on the requests of others, such as Envoy: it
+// lets a request pass whose call fails, so there they are denied.
+const maxPermits = 100
+
+// maxKey is the longest key that is sent to a store. Longer keys are hashed rather than
+// rejected: their values come from clients, and Envoy allows requests whose decision
+// fails.
+const maxKey = 4 << 10
+
+// ShortenKey replaces the key that begins at start by its hash, if it is too long, so that a
+// client cannot escape its limit with a long key. No other key of a rule begins with a bar.
+func ShortenKey(keys []byte, start int) []byte {
+	if len(keys)-start <= maxKey {
+		return keys
+	}
+	sum := sha256.Sum256(keys[start:])
+	keys = append(keys[:start], "|sha256:"...)
+	return hex.AppendEncode(keys, sum[:])
+}
+
+// applyReplaces exempts descriptors whose rules are replaced by other rules of the request,
+// even if those are replaced themselves. Then it drops descriptors without a limit.
+func (f *found) applyReplaces() {
+	unlimited := false
+	for i := range f.limited {
+		for _, alias := range f.limited[i].rule.Replaces {
+			f.exempt(alias)
+		}
+	}
+	for i := range f.limited {
+		unlimited = unlimited || f.limited[i].state == nil
+	}
+	if unlimited {
+		f.limited = slices.DeleteFunc(f.limited, func(d limitedDescriptor) bool { return d.state == nil })
+	}
+}
+
+// exempt removes the limit from descriptors under rules of an alias. Unlimited rules stay in
+// the result.
+func (f *found) exempt(alias string) {
+	for i := range f.limited {
+		if d := &f.limited[i]; d.rule.Alias == alias && !d.rule.Unlimited {
+			d.state, d.status.Rule = nil, nil
+		}
+	}
+}
+
+// setText sets the text of the keys. A [penstock.TransientKeyStore] may get the buffer
+// itself, which the next evaluation overwrites. Other stores may keep a key, for example
+// after a timeout, and get a copy.
+func (f *found) setText() {
+	f.text = viewOf(f.keys)
+	if !f.engine.transientKeys {
+		f.text = string(f.keys)
+	}
+}
+
+// viewOf returns the bytes as a text that changes with them.
+func viewOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// keyOf returns the key of a descriptor.
+func (f *found) keyOf(d *limitedDescriptor) string { return f.text[d.key:d.end] }

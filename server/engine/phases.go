@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A request is decided in phases. find.go gives each descriptor its phase, and the way in which
+// the store is asked about it; this file runs them in order. A phase calls the store once, for
+// each of its descriptors independently or for all of them together, all or nothing. If the
+// request is over a limit after it, only the last phase follows.
+//
+//	phase        its descriptors                        store   over the limit if
+//	known        banned keys, too many permits,         not     (decided with the next one)
+//	             counters that are known to be over     asked
+//	peeked       charge: always; Envoy's peeks, which   each    one denies (not under compat)
+//	             ask whether a key owes
+//	hits         all others under compat: envoy         each    one denies, or all quotas do
+//	own          takes under limits that they bring     each    one denies
+//	quota        takes under quota rules                each    all quotas deny
+//	enforced     takes under other rules                all     one denies
+//	settle       to settle, under rules that deny       all     never
+//	settleKnown  to settle, under other rules           alone   never; an ID may be unknown
+//	last         shadow rules, peeks and refunds        each    never
+//
+// Peeked descriptors come first, because their hits report what has happened: they are charged
+// in full, whatever the rest of the request brings, and deny if nothing was left before. Those
+// with their own limit follow: no store compares a window with the limit of a single request, so
+// the hits are added, and refunded if they are too many. That never admits too much, but other
+// requests may see them for a moment.
+//
+// The last phase completes the request; see complete. It does not run under compat, where a
+// denied request counts, as in Envoy's own service.
+type phase uint8
+
+const (
+	phaseKnown phase = iota
+	phasePeeked
+	phaseHits
+	phaseOwn
+	phaseQuota
+	phaseEnforced
+	phaseSettle
+	phaseSettleKnown
+	phaseLast
+)
+
+var phases = [...]struct {
+	all   bool                   // all or nothing
+	alone bool                   // in one call for each descriptor
+	stops func(*evaluation) bool // nil: never
+}{
+	phasePeeked:      {stops: func(ev *evaluation) bool { return !ev.compat && ev.anyDenies() }},
+	phaseHits:        {stops: func(ev *evaluation) bool { return ev.anyDenies() || ev.allQuotasDeny() }},
+	phaseOwn:         {stops: (*evaluation).anyDenies},
+	phaseQuota:       {stops: (*evaluation).allQuotasDeny},
+	phaseEnforced:    {stops: (*evaluation).anyDenies, all: true},
+	phaseSettle:      {all: true},
+	phaseSettleKnown: {all: true, alone: true},
+	phaseLast:        {},
+}
+
+// A phaseSet has a bit for each phase that a request needs.
+type phaseSet uint16
+
+func setOf(all ...phase) (s phaseSet) {
+	for _, p := range all {
+		s |= 1 << p
+	}
+	return s
+}
+
+func (s phaseSet) has(p phase) bool { return s&(1<<p) != 0 }
+
+// A way is how the store is asked about a descriptor.
+type way struct {
+	peekFirst bool // it is denied by what a peek says, and charged nevertheless
+	overdraw  bool // its hits are charged even if they do not fit
+	atMost    bool // it takes what is left if its hits do not fit
+	peekAfter bool // a peek tells the sum that its own limit is compared with
+	settle    bool
+}
+
+// decide reports whether the request is over a limit. After an error nothing stays charged,
+// as far as the store can be reached, except under an ID.
+func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
+	for p := phaseKnown; p < phaseLast && err == nil && !ev.over; p++ {
+		if ev.phases.has(p) {
+			err = ev.runPhase(ctx, p)
+			ev.over = err == nil && phases[p].stops != nil && phases[p].stops(ev)
+		}
+	}
+	if err == nil && ev.phases.has(phaseLast) {
+		err = ev.complete(ctx)
+	}
+	if err != nil {
+		ev.refundAll(ctx)
+		return false, err
+	}
+	ev.noteDenials()
+	return ev.over, nil
+}
+
+// runPhase decides the descriptors of a phase.
+func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
+	switch {
+	case p == phaseKnown:
+		ev.decideKnown()
+		return nil
+	case p == phaseQuota && ev.id.text != "":
+		// What quotas take under an ID stays charged after an error, so a request that the
+		// store would reject afterwards takes nothing.
+		if err := ev.checkTogether(); err != nil {
+			return err
+		}
+	}
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		if d.phase != p || d.decided {
+			continue
+		}
+		ev.ask(i)
+		if phases[p].alone {
+			if err := ev.settleIfKnown(ctx, d); err != nil {
+				return err
+			}
+		}
+	}
+	return ev.call(ctx, phases[p].all)
+}
+
+// settleIfKnown settles a descriptor. If its ID is not remembered, it is peeked at.
+func (ev *evaluation) settleIfKnown(ctx context.Context, d *limitedDescriptor) error {
+	err := ev.call(ctx, true)
+	if errors.Is(err, penstock.ErrUnknownID) {
+		d.cost, d.phase, d.way = 0, phaseLast, way{}
+		return nil
+	}
+	return err
+}
+
+// complete does what follows from the outcome. If the request is allowed, it takes from shadow
+// rules, and does the peeks and refunds of the request. If it is denied, it releases permits, whose
+// work has ended whatever the answer is, and peeks at the rest. What denied descriptors have
+// taken is refunded, and what all have if the request is denied.
+func (ev *evaluation) complete(ctx context.Context) error {
+	for i := range ev.limited {
+		if d := &ev.limited[i]; ev.over && d.releases() {
+			ev.add(i, d.cost)
+		}
+	}
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		d.returned = d.granted() > 0 && (ev.over || d.denied) && !d.rule.ChargeAlways && !ev.id.settle
+		if d.returned {
+			ev.add(i, -d.granted())
+			ctx = context.WithoutCancel(ctx) // refund even if the caller has gone
+		}
+	}
+	for i := range ev.limited { // after all refunds, so that a peek that fails prevents none
+		switch d := &ev.limited[i]; {
+		case d.returned && d.way.peekAfter:
+			ev.add(i, 0)
+		case d.decided:
+		case !ev.over:
+			ev.ask(i)
+		case !d.releases():
+			ev.add(i, 0)
+		}
+	}
+	return ev.call(ctx, false)
+}
+
+// anyDenies reports whether a descriptor denies the request by itself.
+func (ev *evaluation) anyDenies() bool {
+	for i := range ev.limited {
+		if d := &ev.limited[i]; d.overLimit() && !d.quota {
+			return true
+		}
+	}
+	return false
+}
+
+// allQuotasDeny reports whether there are quota rules, and all of them deny.
+func (ev *evaluation) allQuotasDeny() bool {
+	over := false
+	for i := range ev.limited {
+		if d := &ev.limited[i]; d.quota {
+			if over = d.overLimit(); !over {
+				return false
+			}
+		}
+	}
+	return over
+}
+
+// A queue is what the next call of the store decides. The request n is about
+// evaluation.limited[queued[n]].
+type queue struct {
+	queued    []int
+	requests  []penstock.Request
+	decisions []penstock.Decision
+}
+
+func (q *queue) clear() {
+	clear(q.requests)
+	q.queued, q.requests, q.decisions = q.queued[:0], q.requests[:0], q.decisions[:0]
+}
+
+// ask adds what the store is asked about a descriptor.
+func (ev *evaluation) ask(i int) {
+	d := &ev.limited[i]
+	if d.way.peekFirst {
+		ev.add(i, 0)
+	}
+	if !d.way.peekFirst || d.cost > 0 {
+		r := ev.add(i, d.cost)
+		r.AtMost, r.Overdraw, r.Settle = d.way.atMost, d.way.overdraw, d.way.settle
+	}
+	if d.way.peekAfter {
+		ev.add(i, 0)
+	}
+}
+
+// add adds a request about the key of a descriptor. A cost of 0 peeks, a negative cost refunds.
+func (ev *evaluation) add(i int, cost int64) *penstock.Request {
+	d, n := &ev.limited[i], len(ev.requests)
+	ev.queued = append(ev.queued, i)
+	ev.decisions = append(ev.decisions, penstock.Decision{})
+	ev.requests = slices.Grow(ev.requests, 1)[:n+1]
+	r := &ev.requests[n] // append would copy the request twice
+	if cost == 0 && d.peeksAtHits() {
+		*r = *d.hits
+	} else {
+		*r = *d.template
+		r.ID, r.Hold, r.NewID = d.id, d.hold, d.newID && cost > 0
+	}
+	r.Key, r.Cost = ev.keyOf(d), cost
+	return r
+}
+
+// call has the store decide the queue, and records the decisions: also after an error, when
+// some may have been made, so that refundAll knows them. All or nothing, none has.
+func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
+	switch store := ev.engine.calls; {
+	case len(ev.requests) == 0:
+		return nil
+	case len(ev.requests) == 1:
+		ev.decisions[0], err = store.Take(ctx, ev.requests[0])
+	case all:
+		err = penstock.TakeAll(ctx, store, ev.requests, ev.decisions)
+	default:
+		err = penstock.TakeEach(ctx, store, ev.requests, ev.decisions)
+	}
+	if err == nil || !all {
+		ev.record()
+	}
+	ev.queue.clear()
+	return err
+}
+
+// record stores the decisions in the result. After a denied TakeAll, the descriptors that did
+// not deny were only peeked at, as their decisions say. Where a request is denied already,
+// nothing is granted, and only permits are released.
+func (ev *evaluation) record() {
+	for n, i := range ev.queued {
+		d, dec := &ev.limited[i], &ev.decisions[n]
+		if d.phase != phaseEnforced || ev.requests[n].Cost == 0 || !dec.Allowed {
+			ev.interpret(d, n) // other takes mean what they say
+		}
+		if d.returned || ev.over && !d.releases() {
+			dec.Granted = 0
+		} else {
+			d.decided, d.denied = true, !dec.Allowed
+		}
+		if d.returned && d.denied { // what was said about its hits stays true
+			dec.Allowed, dec.RetryAfter = false, d.status.Decision.RetryAfter
+		}
+		d.setStatus(dec)
+	}
+}
+
+// refundAll refunds all units taken, because the request cannot be decided. Units that
+// cannot be refunded stay charged, which admits too little rather than too much. So do permits
+// that the request may have renewed: their holder still works, and knows the ID to release them.
+// Under an ID nothing is refunded: a repetition is granted the same.
+func (ev *evaluation) refundAll(ctx context.Context) {
+	if ev.id.text != "" {
+		return
+	}
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		renewable := d.id != "" && !d.newID
+		if granted := d.granted(); granted > 0 && !renewable {
+			ev.add(i, -granted)
+		}
+	}
+	_ = ev.call(context.WithoutCancel(ctx), false)
+}

@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A ruleTable is a set of rules with precomputed state for each.
+type ruleTable struct {
+	set       *rules.Set
+	states    []ruleState               // by Rule.Index
+	unmatched map[string]*atomic.Uint64 // unmatched requests by domain
+
+	engine *Engine
+}
+
+// A ruleState is what the engine keeps for a rule.
+type ruleState struct {
+	stats     *RuleStats
+	overrides *overrides.Index // of the rule's keys; nil for request limits
+	changed   *sync.Map        // *overrides.Action to *changedRule
+
+	source   *topkeys.Source   // of the rule's keys; nil for request limits, which have one each
+	maxHits  int64             // the count of the rule's limit
+	hits     *penstock.Request // under the rule's hits limit, without a key; nil without one
+	template penstock.Request  // under the rule's stored limit, without a key
+}
+
+func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
+	if s == nil {
+		return nil
+	}
+	kept := old.stats()
+	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), unmatched: unmatchedCounters(s, old), engine: e}
+	for _, r := range s.Rules() {
+		stats := kept[r.Name]
+		if stats == nil {
+			stats = &Stats{}
+		}
+		state := t.newState(r)
+		state.stats = &RuleStats{Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.HasPermits(), Stats: stats}
+		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &sync.Map{}
+		t.states[r.Index] = *state
+	}
+	return t
+}
+
+// newState returns the state of a rule without its statistics.
+func (t *ruleTable) newState(r *rules.Rule) *ruleState {
+	e := t.engine
+	s := &ruleState{
+		maxHits:  r.Limit.Count,
+		source:   e.topKeys.NewSource(r.Name),
+		template: newTemplate(e.store, storedLimit(r, t.isCompat(r)), r.KeepFree),
+	}
+	if hasHitsLimit(&r.Limit) {
+		hits := newTemplate(e.store, hitsLimit(r.Limit), 0)
+		s.hits = &hits
+	}
+	return s
+}
+
+// newTemplate returns a request with a compiled limit. The store rejects an invalid limit.
+func newTemplate(store penstock.Store, l penstock.Limit, keepFree int64) penstock.Request {
+	lim, err := penstock.New(store, l)
+	if err != nil {
+		return penstock.Request{Limit: l, KeepFree: keepFree}
+	}
+	return lim.KeepFree(keepFree).Request("")
+}
+
+// isCompat reports whether the requests of a rule are decided as Envoy's service does.
+func (t *ruleTable) isCompat(r *rules.Rule) bool {
+	domain, _ := r.Path()
+	d := t.set.Domain(domain)
+	return t.engine.compatEnvoy || d != nil && d.CompatEnvoy
+}
+
+// stats returns the statistics by the names of their rules. The table may be nil.
+func (t *ruleTable) stats() map[string]*Stats {
+	all := map[string]*Stats{}
+	if t == nil {
+		return all
+	}
+	for i := range t.states {
+		if s := t.states[i].stats; s != nil {
+			all[s.Rule] = s.Stats
+		}
+	}
+	return all
+}
+
+// unmatchedCounters returns a counter for each domain. Domains of the old table keep theirs.
+func unmatchedCounters(s *rules.Set, old *ruleTable) map[string]*atomic.Uint64 {
+	counters := map[string]*atomic.Uint64{}
+	for _, d := range s.Domains() {
+		counters[d.Name] = &atomic.Uint64{}
+		if old != nil && old.unmatched[d.Name] != nil {
+			counters[d.Name] = old.unmatched[d.Name]
+		}
+	}
+	return counters
+}

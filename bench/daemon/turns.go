@@ -71,24 +71,22 @@ func (s *subject) processors() map[string]time.Duration {
 // cheaperThan returns how many times as much processor time a call costs the other. Unlike a
 // ratio of rates, it depends little on what else runs on the machine.
 func (s *subject) cheaperThan(other *subject) harness.Spread {
-	return other.To(&s.Contender, "processor")
+	return other.To(s, "processor")
 }
 
 // takeTurns measures the subjects in turns, after a warm-up, and adds rows to the table.
 func (b *bench) takeTurns(title string, subjects ...*subject) {
 	b.Logf("%s: %d turns of %s for each of %d", title, b.Rounds, b.Turn, len(subjects))
-	var contenders []*harness.Contender
 	for _, s := range subjects {
 		s.turn(b.Turn / 4)
 		s.Forget()
 		s.Measure = func(*harness.Contender) { s.turn(b.Turn) }
-		contenders = append(contenders, &s.Contender)
 	}
-	harness.TakeTurns(b.Rounds, contenders...)
+	harness.TakeTurns(b.Rounds, subjects...)
 	t := b.Table("Rates: medians of the turns, in brackets the 10th to the 90th percentile of the pairs",
 		"case", "server", "thousand a second", "to the first row", "p99, ms", "server µs a call", "redis-server", "load")
-	for _, c := range contenders {
-		row := []any{title, c.Name, harness.Decimals(1)(c.Median("rate") / 1000), c.To(contenders[0], "rate")}
+	for _, c := range subjects {
+		row := []any{title, c.Name, harness.Decimals(1)(c.Median("rate") / 1000), c.To(subjects[0], "rate")}
 		for _, figure := range []string{"p99", "server", "backend", "load"} {
 			row = append(row, harness.Decimals(2)(c.Median(figure)))
 		}
@@ -97,7 +95,7 @@ func (b *bench) takeTurns(title string, subjects ...*subject) {
 }
 
 // rateTo returns the ratio of the rate to that of another.
-func (s *subject) rateTo(other *subject) harness.Spread { return s.To(&other.Contender, "rate") }
+func (s *subject) rateTo(other *subject) harness.Spread { return s.To(other, "rate") }
 
 // loadByCallers returns a load of concurrent callers, each of which makes one call after the other, at
 // least one. send makes the n-th call.

@@ -70,7 +70,7 @@ func (b *bench) compare(title string, denied bool) {
 	mine, others := subjects[0], subjects[2:]
 	next := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.Median("ns"), t.Median("ns")) })
 	fewest := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.allocs, t.allocs) }).allocs
-	faster := next.To(&mine.Contender, "ns")
+	faster := next.To(mine, "ns")
 	b.Find(title+", "+harness.Thousands(b.clients)+" clients, X-RateLimit fields", "faster, and fewer allocations, than every rival",
 		faster.Median > 1 && mine.allocs < fewest-0.5,
 		"%s faster than the next, %s; %.1f allocations, the next has %.1f", faster, next.Name, mine.allocs, fewest)
@@ -86,16 +86,15 @@ func (b *bench) withoutHeaders() {
 
 // measure measures middleware in turns, verifies the workload and adds rows to the table.
 func (b *bench) measure(title string, all []middleware, denied bool) (subjects []*subject, err error) {
-	var contenders []*harness.Contender
 	for _, m := range all {
 		s, err := b.open(m, denied)
 		if err != nil {
 			return nil, err
 		}
 		s.laps = harness.Calibrate(b.Turn, 1, s.send)
-		subjects, contenders = append(subjects, s), append(contenders, &s.Contender)
+		subjects = append(subjects, s)
 	}
-	harness.TakeTurns(b.Rounds, contenders...)
+	harness.TakeTurns(b.Rounds, subjects...)
 	t := b.Table("Speed: medians of the rounds, in brackets the 10th to the 90th percentile",
 		"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied")
 	for _, s := range subjects {
@@ -103,7 +102,7 @@ func (b *bench) measure(title string, all []middleware, denied bool) (subjects [
 		if err := s.verify(denied, b.clients); err != nil {
 			return nil, err
 		}
-		t.Row(title, s.Name, harness.Decimals(0)(s.Median("ns")), s.To(contenders[0], "ns"),
+		t.Row(title, s.Name, harness.Decimals(0)(s.Median("ns")), s.To(subjects[0], "ns"),
 			harness.Decimals(1)(s.allocs), harness.Thousands(len(s.seen)), fmt.Sprintf("%.0f %%", 100*float64(s.denied)/float64(s.calls)))
 	}
 	return subjects, nil

@@ -54,7 +54,7 @@ func TestSeriesListsEveryLimiter(t *testing.T) {
 // A case makes at most so many calls: 80 rounds of 10 ms, at 20 ns each, and half as many besides.
 func TestAmpleAllowsEveryCallOfSeries(t *testing.T) {
 	const calls = 60_000_000
-	for _, n := range fullSizes.series {
+	for _, n := range seriesKeys {
 		if p := ample(n); p.burst < int64(calls/n) || p.window() >= 1<<52 {
 			t.Errorf("%d keys: a burst of %d, which refills in %s; want at least %d, and less than 2^52 ns", n, p.burst, p.window(), calls/n)
 		}
@@ -165,7 +165,7 @@ func TestSubjectSplitsCallsAmongGoroutines(t *testing.T) {
 	e := newSubject("penstock", l, newRing(0, 100), 2)
 	e.runCalls(80)
 	keys, err := distinct(e.walks)
-	if err != nil || keys != 80 || e.counts.calls != 80 {
-		t.Errorf("80 calls on two goroutines: %d keys, %d calls, %v; want 80 of both", keys, e.counts.calls, err)
+	if err != nil || keys != 80 || e.counts.Calls != 80 {
+		t.Errorf("80 calls on two goroutines: %d keys, %d calls, %v; want 80 of both", keys, e.counts.Calls, err)
 	}
 }

@@ -79,12 +79,12 @@ func (b *bench) measure(c *comparison, goroutines int) (timings []timing) {
 	w := workload{keys: min(c.ring.len(), enoughKeys), denied: c.limit == once}
 	takeTurns(b.Rounds, b.Turn, w.keys/b.Rounds+1, subjects)
 	for _, s := range subjects {
-		t := timing{name: s.Name, nanos: harness.SpreadOf(s.Of("ns")), toFloor: s.To(base, "ns"), toOurs: s.To(&mine.Contender, "ns"), allocs: s.allocations()}
+		t := timing{name: s.Name, nanos: harness.SpreadOf(s.Of("ns")), toFloor: s.To(base, "ns"), toOurs: s.To(mine, "ns"), allocs: s.allocations()}
 		t.keys = harness.Must(s.verify(w))
-		t.denied = float64(s.counts.denied) / float64(s.counts.calls)
+		t.denied = float64(s.counts.Denied) / float64(s.counts.Calls)
 		timings = append(timings, t)
 	}
-	c.calls += mine.counts.calls
+	c.calls += mine.counts.Calls
 	return timings
 }
 
@@ -174,12 +174,12 @@ func (b *bench) throughStore() {
 
 // manyKeys measures keys that fit into a cache.
 func (b *bench) manyKeys() {
-	b.againstFloorAndRivals(harness.Thousands(b.sizes.many)+" keys", b.sizes.many, 2.3, keyed(rivals))
+	b.againstFloorAndRivals(harness.Thousands(b.many)+" keys", b.many, 2.3, keyed(rivals))
 }
 
 // otherAlgorithms measures keys that fit into a cache, for each variant.
 func (b *bench) otherAlgorithms() {
-	n := b.sizes.many
+	n := b.many
 	for _, f := range variants(n) {
 		c := &comparison{ring: newRing(0, n), ours: harness.Must(f.library().openFilled(ample(n), n))}
 		b.againstFloor(harness.Thousands(n)+" keys, "+f.name, c, cmp.Or(f.atMost, mostOfOthers))
@@ -188,10 +188,10 @@ func (b *bench) otherAlgorithms() {
 
 // millionKeys measures keys that do not fit into a cache, on one goroutine and on two.
 func (b *bench) millionKeys() {
-	title := harness.Thousands(b.sizes.million) + " keys"
+	title := harness.Thousands(b.million) + " keys"
 	var all [2][]timing // penstock's once, and each rival's
 	for i, rival := range keyed(rivals) {
-		for g, timings := range b.againstRival(title, b.sizes.million, &rival, 1, 2) {
+		for g, timings := range b.againstRival(title, b.million, &rival, 1, 2) {
 			if i > 0 {
 				timings = timings[len(timings)-1:]
 			}
@@ -220,8 +220,8 @@ func closest(timings []timing) timing {
 // idleKeys measures keys that are full again at each visit, so that their entries are
 // free space: a store that reuses it too early is slow here.
 func (b *bench) idleKeys() {
-	title := harness.Thousands(b.sizes.million) + " keys, idle between visits"
-	b.addTimings(title, b.measure(newComparison(b.sizes.million, alwaysFull, nil), 1)[1])
+	title := harness.Thousands(b.million) + " keys, idle between visits"
+	b.addTimings(title, b.measure(newComparison(b.million, alwaysFull, nil), 1)[1])
 }
 
 // aloneTurns is how many processes measure each limiter.
@@ -231,14 +231,14 @@ const aloneTurns = 3
 // program has it: no other limiter evicts its entries from the caches. The processes take
 // turns.
 func (b *bench) aloneKeys() {
-	title := harness.Thousands(b.sizes.million) + " keys, each limiter alone in its process"
+	title := harness.Thousands(b.million) + " keys, each limiter alone in its process"
 	var contenders []*harness.Contender
 	last := map[string]aloneTime{}
 	for _, l := range slices.Concat([]library{ours}, keyed(rivals)) {
 		contenders = append(contenders, &harness.Contender{Name: l.name, Measure: func(c *harness.Contender) {
 			b.Logf("%s: %s", title, c.Name)
 			var t aloneTime
-			harness.Check(runInChild("time", c.Name, b.sizes.million, &t))
+			harness.Check(runInChild("time", c.Name, b.million, &t))
 			c.Add("ns", t.Nanos)
 			last[c.Name] = t
 		}})
@@ -280,7 +280,7 @@ func (l library) timeAlone(keys int) (aloneTime, error) {
 
 // tenMillionKeys measures a table that no cache holds. It has no target.
 func (b *bench) tenMillionKeys() {
-	n := b.sizes.tenMillion
+	n := b.Size(10_000_000, 4_000)
 	title := harness.Thousands(n) + " keys, token bucket"
 	b.Logf("%s: filling", title)
 	c := &comparison{limit: ample(n), ring: newRing(0, n), calls: n, began: time.Now()}
@@ -293,11 +293,14 @@ func (b *bench) tenMillionKeys() {
 		last(serial).nanos.Median, last(parallel).nanos.Median, use.Bytes, millis(use.GC))
 }
 
+// seriesKeys are the numbers of keys of the plot of time against keys.
+var seriesKeys = []int{1, 10, 100, 1_000, 10_000, 100_000, 1_000_000}
+
 // writeSeries measures a decision at growing numbers of keys, penstock beside each
 // rival, and writes CSV that bench/plots draws.
 func (b *bench) writeSeries(file string) error {
 	lines := [][]string{{"limiter", "keys", "ns"}}
-	for _, n := range b.sizes.series {
+	for _, n := range seriesKeys[:b.Size(len(seriesKeys), 3)] {
 		for i, rival := range keyed(rivals) {
 			timings := b.againstRival(harness.Thousands(n)+" keys", n, &rival, 1)[0]
 			if i > 0 {

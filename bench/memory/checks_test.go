@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // Each check is tested with a wrong workload.
@@ -77,7 +78,7 @@ func TestVerifyCatchesWrongDenials(t *testing.T) {
 		e := newSubject("penstock", l, newRing(0, 1), 1)
 		e.runCalls(10)
 		if _, err := e.verify(workload{keys: 1, denied: c.denied}); err == nil {
-			t.Errorf("%d of %d calls denied passed as a workload with denied %v", e.counts.denied, e.counts.calls, c.denied)
+			t.Errorf("%d of %d calls denied passed as a workload with denied %v", e.counts.Denied, e.counts.Calls, c.denied)
 		}
 	}
 }
@@ -91,7 +92,7 @@ func TestVerifyCatchesFailedCalls(t *testing.T) {
 	if err := checkSeparateKeys(empty, 10); err == nil {
 		t.Error("a limiter whose every call fails passed")
 	}
-	e := &subject{counts: counts{calls: 10, failed: 1}}
+	e := &subject{counts: harness.Counts{Calls: 10, Failed: 1}}
 	if _, err := e.verify(workload{}); err == nil {
 		t.Error("one failed call of ten passed")
 	}
@@ -217,13 +218,13 @@ func TestVerifyFloodCatchesWrongWorkload(t *testing.T) {
 	}
 	w := newRing(f.offered, 100).walks(1)[0]
 	w.steps = 100
-	if err := f.verifyFlood(counts{calls: 100, denied: 100}, w); err != nil {
+	if err := f.verifyFlood(harness.Counts{Calls: 100, Denied: 100}, w); err != nil {
 		t.Error(err)
 	}
-	for name, tl := range map[string]counts{
-		"store with room": {calls: 100, denied: 50},
-		"repeated keys":   {calls: 200, denied: 200},
-		"failed calls":    {calls: 100, denied: 99, failed: 1},
+	for name, tl := range map[string]harness.Counts{
+		"store with room": {Calls: 100, Denied: 50},
+		"repeated keys":   {Calls: 200, Denied: 200},
+		"failed calls":    {Calls: 100, Denied: 99, Failed: 1},
 	} {
 		if err := f.verifyFlood(tl, w); err == nil {
 			t.Errorf("%s passed as a flood of new keys into a full store", name)
@@ -276,9 +277,9 @@ type sameKey struct{ limiter }
 
 func (b sameKey) take(string) (bool, error) { return b.limiter.take("same") }
 
-func (b sameKey) run(_ *walk, calls int) (t counts) {
+func (b sameKey) run(_ *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(b.take(""))
+		t.Count(b.take(""))
 	}
 	return t
 }
@@ -293,7 +294,7 @@ type allocating struct{ limiter }
 
 var allocated *[64]byte
 
-func (b allocating) run(w *walk, calls int) counts {
+func (b allocating) run(w *walk, calls int) harness.Counts {
 	for range calls {
 		allocated = new([64]byte)
 	}

@@ -21,11 +21,12 @@ type flood struct {
 
 // floodOfNewKeys measures how many new keys a second a full store decides.
 func (b *bench) floodOfNewKeys() {
-	title := "a flood of new keys into a full store of " + harness.Thousands(b.sizes.room)
+	room := b.Size(100_000, 1_000)
+	title := "a flood of new keys into a full store of " + harness.Thousands(room)
 	b.Logf("%s", title)
-	f := harness.Must(newFlood(b.sizes.room))
-	rate := harness.Must(f.run(b.sizes.flood, b.Rounds))
-	victims, admitted := f.retakeSpent(b.sizes.victims)
+	f := harness.Must(newFlood(room))
+	rate := harness.Must(f.run(b.Size(2_000_000, 5_000), b.Rounds))
+	victims, admitted := f.retakeSpent(b.Size(1_000, 100))
 	b.Find(title, "≥ 1 million a second, no spent key admitted again",
 		rate.Median >= 1_000_000 && admitted == 0,
 		"%.2f (%.2f–%.2f) million a second, %d of %d spent keys admitted again",
@@ -73,23 +74,23 @@ func (f *flood) run(keys, rounds int) (harness.Spread, error) {
 	w := r.walks(1)[0]
 	each := keys / rounds
 	var rates []float64
-	var t counts
+	var t harness.Counts
 	for range rounds {
 		begin := time.Now()
-		t.add(f.lim.run(w, each))
+		t.Add(f.lim.run(w, each))
 		rates = append(rates, float64(each)/time.Since(begin).Seconds())
 	}
-	w.steps = t.calls
+	w.steps = t.Calls
 	return harness.SpreadOf(rates), f.verifyFlood(t, w)
 }
 
-func (f *flood) verifyFlood(t counts, w *walk) error {
+func (f *flood) verifyFlood(t harness.Counts, w *walk) error {
 	fresh, err := distinct([]*walk{w})
-	if err == nil && fresh != t.calls {
-		err = fmt.Errorf("%d of %d keys in the flood were new, want all", fresh, t.calls)
+	if err == nil && fresh != t.Calls {
+		err = fmt.Errorf("%d of %d keys in the flood were new, want all", fresh, t.Calls)
 	}
-	if admitted := t.calls - t.denied - t.failed; t.failed > 0 || admitted > t.calls/1000 {
-		err = errors.Join(err, fmt.Errorf("%d of %d keys in the flood failed and %d were admitted, want almost none", t.failed, t.calls, admitted))
+	if admitted := t.Calls - t.Denied - t.Failed; t.Failed > 0 || admitted > t.Calls/1000 {
+		err = errors.Join(err, fmt.Errorf("%d of %d keys in the flood failed and %d were admitted, want almost none", t.Failed, t.Calls, admitted))
 	}
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // A limiter is a library's, open, with the state of all its keys.
@@ -12,35 +14,7 @@ import (
 // interface call that users do not have, which would favour slow limiters.
 type limiter interface {
 	take(key string) (ok bool, err error) // never ok with an error
-	run(w *walk, calls int) counts
-}
-
-// counts are the results of a number of calls.
-type counts struct {
-	calls, denied, failed int
-}
-
-// count counts a call. It is small enough to be inlined.
-func (t *counts) count(ok bool, err error) {
-	t.calls++
-	if !ok {
-		t.countRefused(err)
-	}
-}
-
-// countRefused counts a call that was denied, or failed with err.
-func (t *counts) countRefused(err error) {
-	if err != nil {
-		t.failed++
-	} else {
-		t.denied++
-	}
-}
-
-func (t *counts) add(u counts) {
-	t.calls += u.calls
-	t.denied += u.denied
-	t.failed += u.failed
+	run(w *walk, calls int) harness.Counts
 }
 
 // A library opens a limiter for n keys.
@@ -51,10 +25,13 @@ type library struct {
 	open   func(p benchLimit, n int) (limiter, error)
 }
 
+// mostChecked is for how many keys at most it is checked that they are separate.
+const mostChecked = 10_000
+
 // openFilled opens a limiter and takes each of n keys once, after a check that it separates keys.
 func (l library) openFilled(p benchLimit, n int) (limiter, error) {
 	if l.keyed {
-		if err := checkSeparateKeys(l, min(n, fullSizes.many)); err != nil {
+		if err := checkSeparateKeys(l, min(n, mostChecked)); err != nil {
 			return nil, err
 		}
 	}
@@ -63,8 +40,8 @@ func (l library) openFilled(p benchLimit, n int) (limiter, error) {
 		return nil, fmt.Errorf("%s: %w", l.name, err)
 	}
 	filled, err := fill(opened, 0, n)
-	if err == nil && filled.denied > 0 {
-		err = fmt.Errorf("%d of %d fresh keys were denied", filled.denied, n)
+	if err == nil && filled.Denied > 0 {
+		err = fmt.Errorf("%d of %d fresh keys were denied", filled.Denied, n)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: filling: %w", l.name, err)
@@ -80,10 +57,10 @@ func release(l limiter) {
 }
 
 // fill takes each of the n keys from first on once.
-func fill(l limiter, first, n int) (t counts, err error) {
+func fill(l limiter, first, n int) (t harness.Counts, err error) {
 	err = fillKeys(first, n, func(key string) error {
 		ok, err := l.take(key)
-		t.count(ok, err)
+		t.Count(ok, err)
 		return err
 	})
 	return t, err
@@ -165,9 +142,9 @@ func (f *floor) allow() bool {
 }
 
 // run reads no keys: the floor has none.
-func (f *floor) run(_ *walk, calls int) (t counts) {
+func (f *floor) run(_ *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(f.allow(), nil)
+		t.Count(f.allow(), nil)
 	}
 	return t
 }

@@ -36,50 +36,15 @@ func exitOn(err error) {
 	}
 }
 
-// A bench is one run and its sizes.
+// A bench is one run. It has cases of many keys, which fit into a cache, and of a million, which do not.
 type bench struct {
 	*harness.Run
-	sizes sizes
-}
-
-// sizes are the numbers of keys in the cases.
-type sizes struct {
-	many       int // "10 thousand keys"
-	million    int // "1 million keys"
-	tenMillion int // "10 million keys"
-	logs       int // keys with full logs
-	room       int // MaxKeys of the flooded store
-	flood      int // new keys in the flood
-	victims    int // spent keys that are taken again after it
-	series     []int
-}
-
-var fullSizes = sizes{
-	many:       10_000,
-	million:    1_000_000,
-	tenMillion: 10_000_000,
-	logs:       100_000,
-	room:       100_000,
-	flood:      2_000_000,
-	victims:    1_000,
-	series:     []int{1, 10, 100, 1_000, 10_000, 100_000, 1_000_000},
-}
-
-// quickSizes only show that every case runs.
-var quickSizes = sizes{
-	many:       200,
-	million:    2_000,
-	tenMillion: 4_000,
-	logs:       100,
-	room:       1_000,
-	flood:      5_000,
-	victims:    100,
-	series:     []int{1, 10, 100},
+	many, million int
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{Run: harness.New("memory", stdout, stderr), sizes: fullSizes}
+	b := &bench{Run: harness.New("memory", stdout, stderr)}
 	b.TurnFlags("rounds", 80, "round", 10*time.Millisecond)
 	file := b.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
 	b.Rivals = rivalModules()
@@ -88,8 +53,9 @@ func command(args []string, stdout, stderr io.Writer) int {
 	}
 	b.Prepare = func() {
 		if b.Quick {
-			b.Rounds, b.Turn, b.sizes = min(b.Rounds, 5), 200*time.Microsecond, quickSizes
+			b.Rounds, b.Turn = min(b.Rounds, 5), 200*time.Microsecond
 		}
+		b.many, b.million = b.Size(10_000, 200), b.Size(1_000_000, 2_000)
 		if *file != "" {
 			harness.Check(b.writeSeries(*file))
 			b.Done = true

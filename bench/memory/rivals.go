@@ -17,6 +17,8 @@ import (
 	"golang.org/x/time/rate"
 
 	sethvargo "github.com/sethvargo/go-limiter"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // rivals are the limiters that Go programs use today, called as their documentation
@@ -55,9 +57,9 @@ func (r *rateMap) take(key string) (bool, error) {
 	return l.Allow(), nil
 }
 
-func (r *rateMap) run(w *walk, calls int) (t counts) {
+func (r *rateMap) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(r.take(w.key()))
+		t.Count(r.take(w.key()))
 	}
 	return t
 }
@@ -80,9 +82,9 @@ func (r *rateSyncMap) take(key string) (bool, error) {
 	return l.(*rate.Limiter).Allow(), nil
 }
 
-func (r *rateSyncMap) run(w *walk, calls int) (t counts) {
+func (r *rateSyncMap) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(r.take(w.key()))
+		t.Count(r.take(w.key()))
 	}
 	return t
 }
@@ -102,9 +104,9 @@ func (s *sethvargoStore) take(key string) (bool, error) {
 	return ok, err
 }
 
-func (s *sethvargoStore) run(w *walk, calls int) (t counts) {
+func (s *sethvargoStore) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(s.take(w.key()))
+		t.Count(s.take(w.key()))
 	}
 	return t
 }
@@ -132,9 +134,9 @@ func (g *throttledGCRA) take(key string) (bool, error) {
 	return err == nil && !limited, err
 }
 
-func (g *throttledGCRA) run(w *walk, calls int) (t counts) {
+func (g *throttledGCRA) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(g.take(w.key()))
+		t.Count(g.take(w.key()))
 	}
 	return t
 }
@@ -157,9 +159,9 @@ func (u *ululeMemory) take(key string) (bool, error) {
 	return err == nil && !c.Reached, err
 }
 
-func (u *ululeMemory) run(w *walk, calls int) (t counts) {
+func (u *ululeMemory) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(u.take(w.key()))
+		t.Count(u.take(w.key()))
 	}
 	return t
 }
@@ -195,9 +197,9 @@ func (f *failsafeSyncMap) take(key string) (bool, error) {
 	return l.(failsafe.RateLimiter[any]).TryAcquirePermit(), nil
 }
 
-func (f *failsafeSyncMap) run(w *walk, calls int) (t counts) {
+func (f *failsafeSyncMap) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(f.take(w.key()))
+		t.Count(f.take(w.key()))
 	}
 	return t
 }
@@ -217,9 +219,9 @@ func (j *jujuSyncMap) take(key string) (bool, error) {
 	return b.(*juju.Bucket).TakeAvailable(1) == 1, nil
 }
 
-func (j *jujuSyncMap) run(w *walk, calls int) (t counts) {
+func (j *jujuSyncMap) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(j.take(w.key()))
+		t.Count(j.take(w.key()))
 	}
 	return t
 }
@@ -237,9 +239,9 @@ func (u *uberLimiter) take(string) (bool, error) {
 	return true, nil
 }
 
-func (u *uberLimiter) run(w *walk, calls int) (t counts) {
+func (u *uberLimiter) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.count(u.take(w.key()))
+		t.Count(u.take(w.key()))
 	}
 	return t
 }

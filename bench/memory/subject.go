@@ -16,7 +16,7 @@ type subject struct {
 	limiter limiter
 	walks   []*walk
 	calls   int // a round
-	counts  counts
+	counts  harness.Counts
 }
 
 func newSubject(name string, l limiter, r ring, goroutines int) *subject {
@@ -29,13 +29,11 @@ func newSubject(name string, l limiter, r ring, goroutines int) *subject {
 // takeTurns calibrates all subjects to rounds of about the given length, with at least so many
 // calls, so that enough keys are used, and runs them in turns.
 func takeTurns(rounds int, length time.Duration, least int, subjects []*subject) {
-	var contenders []*harness.Contender
 	for _, s := range subjects {
 		calls := harness.Calibrate(length, least, s.runCalls)
 		s.calls = (calls/len(s.walks) + 1) * len(s.walks)
-		contenders = append(contenders, &s.Contender)
 	}
-	harness.TakeTurns(rounds, contenders...)
+	harness.TakeTurns(rounds, subjects...)
 }
 
 // runCalls makes that many calls, split among the walks, and returns the time taken.
@@ -47,7 +45,7 @@ func (s *subject) runCalls(calls int) time.Duration {
 		s.record(s.walks[0], t)
 		return took
 	}
-	all := make([]counts, len(s.walks))
+	all := make([]harness.Counts, len(s.walks))
 	took, _ := harness.Concurrently(len(s.walks), func(i int) error {
 		all[i] = s.limiter.run(s.walks[i], calls/len(s.walks))
 		return nil
@@ -58,9 +56,9 @@ func (s *subject) runCalls(calls int) time.Duration {
 	return took
 }
 
-func (s *subject) record(w *walk, t counts) {
-	w.steps += t.calls
-	s.counts.add(t)
+func (s *subject) record(w *walk, t harness.Counts) {
+	w.steps += t.Calls
+	s.counts.Add(t)
 }
 
 // noAllocations is the threshold for no allocations: the runtime itself allocates at
@@ -72,7 +70,7 @@ func (s *subject) allocations() float64 {
 	const calls = 50_000
 	serial := &subject{limiter: s.limiter, walks: s.walks[:1]}
 	allocated := harness.Allocations(func() { serial.runCalls(calls) })
-	s.counts.add(serial.counts)
+	s.counts.Add(serial.counts)
 	return allocated / calls
 }
 
@@ -90,15 +88,8 @@ type workload struct {
 // verify returns how many different keys the calls used, or an error if they differ
 // from the workload.
 func (s *subject) verify(w workload) (keys int, err error) {
-	if s.counts.failed > 0 {
-		return 0, fmt.Errorf("%s: %d of %d calls failed", s.Name, s.counts.failed, s.counts.calls)
-	}
-	want := 0
-	if w.denied {
-		want = s.counts.calls
-	}
-	if s.counts.denied != want {
-		return 0, fmt.Errorf("%s: %d of %d calls were denied, want %d", s.Name, s.counts.denied, s.counts.calls, want)
+	if err := s.counts.Verify(s.Name, 0, w.denied); err != nil {
+		return 0, err
 	}
 	if _, keyless := s.limiter.(*floor); keyless {
 		return 0, nil
@@ -137,12 +128,12 @@ func separatesKeys(l library, n int) error {
 	if err != nil {
 		return err
 	}
-	if filled.denied != 0 {
-		return fmt.Errorf("%s: %d of %d fresh keys were denied, want 0", l.name, filled.denied, n)
+	if filled.Denied != 0 {
+		return fmt.Errorf("%s: %d of %d fresh keys were denied, want 0", l.name, filled.Denied, n)
 	}
 	again := opened.run(newRing(0, n).walks(1)[0], n)
-	if again.denied != n {
-		return fmt.Errorf("%s: %d of %d spent keys were denied, want all", l.name, again.denied, n)
+	if again.Denied != n {
+		return fmt.Errorf("%s: %d of %d spent keys were denied, want all", l.name, again.Denied, n)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type turningLog struct {
 
 // turningLog times the sliding log against the floor.
 func (b *bench) turningLog() {
-	n := b.sizes.many
+	n := b.many
 	title := harness.Thousands(n) + " keys, sliding-log of 100, full and turning over"
 	b.Logf("%s", title)
 	harness.Check(checkSeparateKeys(slidingLog.library(), n))

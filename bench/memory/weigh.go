@@ -93,8 +93,8 @@ func (s weighable) weigh(keys int) (use memoryUse, err error) {
 // visit takes every key once; so many must be denied.
 func (s weighable) visit(l limiter, keys, denied int) error {
 	t, err := fill(l, 0, keys)
-	if err == nil && t.denied != denied {
-		err = fmt.Errorf("%s: %d of %d keys were denied, want %d", s.name, t.denied, keys, denied)
+	if err == nil && t.Denied != denied {
+		err = fmt.Errorf("%s: %d of %d keys were denied, want %d", s.name, t.Denied, keys, denied)
 	}
 	return err
 }
@@ -106,13 +106,13 @@ func (b *bench) weights() {
 	}
 	for _, s := range weighables() {
 		if s.visits == 1 {
-			b.weighInChild(s.name, b.sizes.million, most[strings.TrimPrefix(s.name, "penstock ")], 2*time.Millisecond)
+			b.weighInChild(s.name, b.million, most[strings.TrimPrefix(s.name, "penstock ")], 2*time.Millisecond)
 		}
 	}
 }
 
 // logWeight measures the memory of full logs.
-func (b *bench) logWeight() { b.weighInChild(slidingLog.library().name, b.sizes.logs, 1000, 0) }
+func (b *bench) logWeight() { b.weighInChild(slidingLog.library().name, b.Size(100_000, 100), 1000, 0) }
 
 // weighInChild measures the memory of one library in a process of its own, because earlier
 // allocations change the heap. Its targets are at most so many bytes a key and, if that is not zero, at

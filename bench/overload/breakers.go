@@ -17,62 +17,77 @@ import (
 	failsafe "github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/go-kratos/aegis/circuitbreaker/sre"
 	"github.com/sony/gobreaker/v2"
-	"github.com/zeromicro/go-zero/core/breaker"
+	zerobreaker "github.com/zeromicro/go-zero/core/breaker"
 
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/overload"
 )
 
-// A breakerLibrary makes functions that call a service through a breaker.
+// A breaker calls a service, or returns an error without a call.
+type breaker func(call func() error) error
+
+// A breakerLibrary makes breakers.
 type breakerLibrary struct {
 	name     string
-	make     func() func(func() error) error
+	make     func() breaker
 	realTime bool
 }
 
 var errService = errors.New("service failed")
 
 var breakerLibraries = []breakerLibrary{
-	{name: ours, make: func() func(func() error) error {
+	{name: ours, make: func() breaker {
 		b := overload.NewBreaker(nil)
 		return func(call func() error) error {
 			return b.Do(context.Background(), func(context.Context) error { return call() })
 		}
 	}},
-	{name: "gobreaker", make: func() func(func() error) error { return newGobreaker(gobreaker.Settings{}) }},
-	{name: "gobreaker, half of 10 s", make: func() func(func() error) error {
+	{name: "gobreaker", make: func() breaker { return newGobreaker(gobreaker.Settings{}) }},
+	{name: "gobreaker, half of 10 s", make: func() breaker {
 		return newGobreaker(gobreaker.Settings{Interval: 10 * time.Second, Timeout: 5 * time.Second, ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.Requests >= 20 && 2*c.TotalFailures >= c.Requests
 		}})
 	}},
-	{name: "failsafe-go, half of 10 s", make: newFailsafeBreaker},
-	{name: "Sentinel, half of 10 s", make: newSentinelBreaker},
-	{name: "aegis", make: func() func(func() error) error {
-		b := sre.NewBreaker()
-		return func(call func() error) error {
-			if err := b.Allow(); err != nil {
-				return err
+	{name: "failsafe-go, half of 10 s", make: func() breaker {
+		b := failsafe.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).WithDelay(5 * time.Second).Build()
+		allow := func() error {
+			if !b.TryAcquirePermit() {
+				return failsafe.ErrOpen
 			}
-			err := call()
-			if err != nil {
-				b.MarkFailed()
-			} else {
-				b.MarkSuccess()
-			}
-			return err
+			return nil
 		}
+		return marking(allow, b.RecordSuccess, func() { b.RecordError(errService) })
 	}},
-	{name: "go-zero", make: func() func(func() error) error {
-		return breaker.NewBreaker().Do
+	{name: "Sentinel, half of 10 s", make: newSentinelBreaker},
+	{name: "aegis", make: func() breaker {
+		b := sre.NewBreaker()
+		return marking(b.Allow, b.MarkSuccess, b.MarkFailed)
 	}},
-	{name: "hystrix-go", realTime: true, make: func() func(func() error) error {
+	{name: "go-zero", make: func() breaker { return zerobreaker.NewBreaker().Do }},
+	{name: "hystrix-go", realTime: true, make: func() breaker {
 		name := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
 		hystrix.ConfigureCommand(name, hystrix.CommandConfig{MaxConcurrentRequests: 1000})
 		return func(call func() error) error { return hystrix.Do(name, call, nil) }
 	}},
 }
 
-func newGobreaker(s gobreaker.Settings) func(func() error) error {
+// marking returns a breaker that is asked before a call, and told how it went.
+func marking(allow func() error, succeeded, failed func()) breaker {
+	return func(call func() error) error {
+		if err := allow(); err != nil {
+			return err
+		}
+		err := call()
+		if err != nil {
+			failed()
+		} else {
+			succeeded()
+		}
+		return err
+	}
+}
+
+func newGobreaker(s gobreaker.Settings) breaker {
 	b := gobreaker.NewCircuitBreaker[any](s)
 	return func(call func() error) error {
 		_, err := b.Execute(func() (any, error) { return nil, call() })
@@ -80,32 +95,13 @@ func newGobreaker(s gobreaker.Settings) func(func() error) error {
 	}
 }
 
-func newFailsafeBreaker() func(func() error) error {
-	b := failsafe.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).WithDelay(5 * time.Second).Build()
-	return func(call func() error) error {
-		if !b.TryAcquirePermit() {
-			return failsafe.ErrOpen
-		}
-		err := call()
-		if err != nil {
-			b.RecordError(err)
-		} else {
-			b.RecordSuccess()
-		}
-		return err
-	}
-}
-
-func newSentinelBreaker() func(func() error) error {
+func newSentinelBreaker() breaker {
 	logging.ResetGlobalLoggerLevel(logging.ErrorLevel)
 	name := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
-	_, err := circuitbreaker.LoadRules([]*circuitbreaker.Rule{{
+	harness.Must(circuitbreaker.LoadRules([]*circuitbreaker.Rule{{
 		Resource: name, Strategy: circuitbreaker.ErrorRatio, Threshold: 0.5, MinRequestAmount: 20,
 		StatIntervalMs: 10_000, StatSlidingWindowBucketCount: 10, RetryTimeoutMs: 5000,
-	}})
-	if err != nil {
-		panic(err) //nolint:forbidigo // the rule is a constant
-	}
+	}}))
 	return func(call func() error) error {
 		entry, blocked := sentinel.Entry(name)
 		if blocked != nil {
@@ -132,7 +128,7 @@ const callsEvery = 5 * time.Millisecond
 
 // send calls the service for as long as that, each call in a goroutine of its own, and
 // returns how many went well in each second.
-func (s *service) send(do func(func() error) error, length time.Duration, call func(at time.Duration) error) []int64 {
+func (s *service) send(do breaker, length time.Duration, call func(at time.Duration) error) []int64 {
 	s.begin = time.Now()
 	good := make([]atomic.Int64, int(length/time.Second))
 	for at := time.Duration(0); at < length; at += callsEvery {

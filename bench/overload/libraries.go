@@ -90,10 +90,7 @@ func newGateOf(o *overload.GateOptions) *limiter {
 }
 
 func newConcurrencyLimits(l core.Limit) *limiter {
-	lim, err := limits.NewDefaultLimiter(l, 1e9, 1e9, 1e5, 100, strategy.NewSimpleStrategy(20), limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance)
-	if err != nil {
-		panic(err) //nolint:forbidigo // the arguments are constants
-	}
+	lim := harness.Must(limits.NewDefaultLimiter(l, 1e9, 1e9, 1e5, 100, strategy.NewSimpleStrategy(20), limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance))
 	return &limiter{enter: func(bool) (func(), bool) {
 		token, ok := lim.Acquire(context.Background())
 		if !ok {
@@ -175,10 +172,7 @@ var sentinels atomic.Int64
 func newSentinel() *limiter {
 	logging.ResetGlobalLoggerLevel(logging.ErrorLevel)
 	system_metric.SetSystemCpuUsage(0)
-	_, err := system.LoadRules([]*system.Rule{{MetricType: system.CpuUsage, TriggerCount: 0.8, Strategy: system.BBR}})
-	if err != nil {
-		panic(err) //nolint:forbidigo // the rule is a constant
-	}
+	harness.Must(system.LoadRules([]*system.Rule{{MetricType: system.CpuUsage, TriggerCount: 0.8, Strategy: system.BBR}}))
 	resource := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
 	return &limiter{
 		cpu: func(tick int, busy float64) {

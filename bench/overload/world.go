@@ -1,7 +1,7 @@
 package main
 
 import (
-	"container/heap"
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -46,7 +46,7 @@ type sharing struct {
 	processors float64
 
 	mu    sync.Mutex
-	jobs  jobs
+	jobs  []job   // that which ends first is the first
 	done  float64 // work that each call has got since the beginning, in nanoseconds
 	at    time.Time
 	timer *time.Timer
@@ -59,24 +59,13 @@ type job struct {
 	ended chan struct{}
 }
 
-type jobs []job
-
-func (h jobs) Len() int           { return len(h) }
-func (h jobs) Less(i, j int) bool { return h[i].until < h[j].until }
-func (h jobs) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *jobs) Push(x any)        { *h = append(*h, x.(job)) }
-func (h *jobs) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
-
 func (s *sharing) serve(work time.Duration) bool {
 	j := job{ended: make(chan struct{})}
 	s.mu.Lock()
 	s.advance()
 	j.until = s.done + float64(work)
-	heap.Push(&s.jobs, j)
+	i, _ := slices.BinarySearchFunc(s.jobs, j, func(a, b job) int { return cmp.Compare(a.until, b.until) })
+	s.jobs = slices.Insert(s.jobs, i, j)
 	s.schedule()
 	s.mu.Unlock()
 	<-j.ended
@@ -108,7 +97,8 @@ func (s *sharing) finish() {
 	defer s.mu.Unlock()
 	s.advance()
 	for len(s.jobs) > 0 && s.jobs[0].until <= s.done+1 {
-		close(heap.Pop(&s.jobs).(job).ended)
+		close(s.jobs[0].ended)
+		s.jobs = s.jobs[1:]
 	}
 	s.schedule()
 }

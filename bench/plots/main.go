@@ -43,36 +43,32 @@ func draw(results, images string) error {
 	return nil
 }
 
+// sources are the pictures that are drawn from results, and their files.
+var sources = []struct {
+	picture, file string
+	columns       int
+	draw          func(rows [][]string) (string, error)
+}{
+	{"keys.svg", "keys.csv", 3, drawKeys},
+	{"outage.svg", "outage.csv", 4, drawOutage},
+	{"overload-busy.svg", "overload.csv", 4, func(rows [][]string) (string, error) { return drawOverload(rows, "busy") }},
+	{"overload-idle.svg", "overload.csv", 4, func(rows [][]string) (string, error) { return drawOverload(rows, "idle") }},
+}
+
 // pictures returns the text of each file.
 func pictures(results string) (map[string]string, error) {
-	keys, err := readCSV(filepath.Join(results, "keys.csv"), 3)
-	if err != nil {
-		return nil, err
-	}
-	outage, err := readCSV(filepath.Join(results, "outage.csv"), 4)
-	if err != nil {
-		return nil, err
-	}
-	byKeys, err := drawKeys(keys)
-	if err != nil {
-		return nil, err
-	}
-	byTime, err := drawOutage(outage)
-	if err != nil {
-		return nil, err
-	}
 	edge, err := drawAlgorithms()
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]string{"keys.svg": byKeys, "outage.svg": byTime, "algorithms.svg": edge}
-	offered, err := readCSV(filepath.Join(results, "overload.csv"), 4)
-	if err != nil {
-		return nil, err
-	}
-	for which := range overloadTitles {
-		if all["overload-"+which+".svg"], err = drawOverload(offered, which); err != nil {
+	all := map[string]string{"algorithms.svg": edge}
+	for _, s := range sources {
+		rows, err := readCSV(filepath.Join(results, s.file), s.columns)
+		if err != nil {
 			return nil, err
+		}
+		if all[s.picture], err = s.draw(rows); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.file, err)
 		}
 	}
 	return all, nil
@@ -94,4 +90,14 @@ func readCSV(file string, columns int) ([][]string, error) {
 	return rows[1:], nil
 }
 
-func number(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
+// numbers parses cells.
+func numbers(cells ...string) ([]float64, error) {
+	values := make([]float64, len(cells))
+	for i, c := range cells {
+		var err error
+		if values[i], err = strconv.ParseFloat(c, 64); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}

@@ -10,14 +10,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 // openBench returns a bench of quick sizes on a server of its own.
 func openBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{Run: harness.New("redis", t.Output(), t.Output()), sizes: quickSizes}
+	b := &bench{Run: harness.New("redis", t.Output(), t.Output())}
+	b.Quick = true
 	t.Cleanup(b.Close)
 	b.server = b.startServer(nil)
 	return b
@@ -110,13 +113,13 @@ func TestDesignShapesEnforceLimit(t *testing.T) {
 func TestOurShapesMatchStoreCommands(t *testing.T) {
 	b := openBench(t)
 	ourShape(keyOf("pen"), tokenBucket, 1).fillFresh(b.server, 10, 1)
-	l, err := newPenstock(b.server.Addr, tokenBucket)
+	store, err := redisstore.Open(t.Context(), "redis://"+b.server.Addr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
+	defer store.Close()
 	for _, key := range keyNames("user:pen", 10) {
-		d, err := l.(*penstockLimiter).lim.Peek(t.Context(), key)
+		d, err := store.Take(t.Context(), penstock.Request{Key: key, Limit: tokenBucket})
 		if err != nil || d.Remaining != d.Limit-1 {
 			t.Errorf("after one take by its shape, %s has %d of %d left, %v; want one less", key, d.Remaining, d.Limit, err)
 		}
@@ -154,16 +157,15 @@ func TestVerifyGrantsCatchesDenialsAndFailures(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		tally counts
+		tally harness.Counts
 		ok    bool
 	}{
-		"all granted": {counts{calls: 10}, true},
-		"too few":     {counts{calls: 9}, false},
-		"one denied":  {counts{calls: 10, denied: 1}, false},
-		"one failed":  {counts{calls: 10, failed: 1}, false},
+		"all granted": {harness.Counts{Calls: 10}, true},
+		"too few":     {harness.Counts{Calls: 9}, false},
+		"one denied":  {harness.Counts{Calls: 10, Denied: 1}, false},
+		"one failed":  {harness.Counts{Calls: 10, Failed: 1}, false},
 	} {
-		e := &client{counts: c.tally}
-		if err := e.verify(10); (err == nil) != c.ok {
+		if err := c.tally.Verify("limiter", 10, false); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}
@@ -194,26 +196,16 @@ func TestVerifyLimitCountsSeconds(t *testing.T) {
 		"one, and a machine stalls": {1, time.Minute, true},
 	} {
 		now := time.Unix(1_700_000_000, 0)
-		l := &pausing{left: c.grants, pause: func() { now = now.Add(c.pause) }}
+		l := limiter{take: func(context.Context, string) (bool, error) {
+			now = now.Add(c.pause)
+			c.grants--
+			return c.grants >= 0, nil
+		}}
 		if err := verifyLimit(l, "key", func() time.Time { return now }); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}
 }
-
-// A pausing limiter grants some calls, and pauses after each.
-type pausing struct {
-	left  int
-	pause func()
-}
-
-func (p *pausing) take(context.Context, string) (bool, error) {
-	defer p.pause()
-	p.left--
-	return p.left >= 0, nil
-}
-
-func (p *pausing) close() {}
 
 func TestSplitTurnMakesCalls(t *testing.T) {
 	b := openBench(t)
@@ -225,17 +217,21 @@ func TestSplitTurnMakesCalls(t *testing.T) {
 }
 
 func TestClientCallsEveryKey(t *testing.T) {
-	seen := &recorder{keys: make(chan string, 1000)}
-	e := &client{limiter: seen, keys: keyNames("user:key", 100)}
+	seen := make(chan string, 1000)
+	record := limiter{take: func(_ context.Context, key string) (bool, error) {
+		seen <- key
+		return true, nil
+	}}
+	e := &client{limiter: record, keys: keyNames("user:key", 100)}
 	e.run(t.Context(), 70)
 	e.run(t.Context(), 30)
-	close(seen.keys)
+	close(seen)
 	different := map[string]bool{}
-	for key := range seen.keys {
+	for key := range seen {
 		different[key] = true
 	}
-	if len(different) != 100 || e.counts.calls != 100 {
-		t.Errorf("100 calls in two runs over 100 keys: %d different keys, %d calls counted", len(different), e.counts.calls)
+	if len(different) != 100 || e.counts.Calls != 100 {
+		t.Errorf("100 calls in two runs over 100 keys: %d different keys, %d calls counted", len(different), e.counts.Calls)
 	}
 }
 
@@ -254,13 +250,3 @@ func TestReadTotalParsesCallgrind(t *testing.T) {
 		t.Errorf("total %d of a file without one, want an error", got)
 	}
 }
-
-// recorder records the keys that are taken.
-type recorder struct{ keys chan string }
-
-func (r *recorder) take(_ context.Context, key string) (bool, error) {
-	r.keys <- key
-	return true, nil
-}
-
-func (r *recorder) close() {}

@@ -21,16 +21,7 @@ type client struct {
 	limiter limiter
 	keys    []string
 	calls   int // a round
-	counts  counts
-}
-
-// counts are the results of a number of calls.
-type counts struct{ calls, denied, failed int }
-
-func (t *counts) add(u counts) {
-	t.calls += u.calls
-	t.denied += u.denied
-	t.failed += u.failed
+	counts  harness.Counts
 }
 
 // clients compares the limiters through their client libraries. Penstock and the
@@ -41,38 +32,37 @@ func (b *bench) clients() {
 		harness.Check(b.verifyLimits(l))
 	}
 	b.server.empty() // some keys of these checks expire soon, and newClient counts keys
-	keys := keyNames("user:key", b.sizes.many)
+	keys := keyNames("user:key", b.Size(10_000, 200))
 	var clients []*client
-	var contenders []*harness.Contender
 	for _, l := range libraries {
 		c := b.newClient(l, keys)
 		defer c.limiter.close()
-		clients, contenders = append(clients, c), append(contenders, &c.Contender)
+		clients = append(clients, c)
 	}
 	b.Logf("clients: %d rounds of %s for each of %d limiters", b.Rounds, b.Turn, len(clients))
 	for _, c := range clients {
 		c.calls = harness.Calibrate(b.Turn, goroutines, func(calls int) time.Duration { return c.run(context.Background(), calls) })
 	}
-	harness.TakeTurns(b.Rounds, contenders...)
+	harness.TakeTurns(b.Rounds, clients...)
 	harness.Check(b.verifyGrants(clients))
 	t := b.Table(fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines),
 		"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate", "client µs a call", "server µs a call", "allocations")
 	for _, c := range clients {
-		t.Row(c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(contenders[1], "rate"), c.To(contenders[2], "rate"),
+		t.Row(c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(clients[1], "rate"), c.To(clients[2], "rate"),
 			harness.Decimals(1)(c.Median("client")), harness.Decimals(1)(c.Median("server")),
-			harness.Decimals(1)(c.allocations(context.Background(), b.sizes.counted)))
+			harness.Decimals(1)(c.allocations(context.Background(), b.Size(50_000, 1_000))))
 	}
-	b.findClients(clients[0], contenders[1], contenders[2])
+	b.findClients(clients[0], clients[1], clients[2])
 }
 
-func (b *bench) findClients(ours *client, trivial, redisRate *harness.Contender) {
-	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, harness.Thousands(b.sizes.many))
+func (b *bench) findClients(ours, trivial, redisRate *client) {
+	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, harness.Thousands(b.Size(10_000, 200)))
 	b.FindAtLeast(title, ours.To(redisRate, "rate"), 2, "redis_rate")
 	b.FindAtLeast(title, ours.To(trivial, "rate"), 0.55, "a trivial EVALSHA without deadline")
-	plain := ours.allocations(context.Background(), b.sizes.counted)
+	plain := ours.allocations(context.Background(), b.Size(50_000, 1_000))
 	cancelable, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	wrapper := ours.allocations(cancelable, b.sizes.counted)
+	wrapper := ours.allocations(cancelable, b.Size(50_000, 1_000))
 	b.Find(title+", allocations", "≤ 2, ≤ 5 under a cancelable context", plain <= 2.05 && wrapper <= 5.05,
 		"%.2f, and %.2f under a cancelable context", plain, wrapper)
 }
@@ -89,7 +79,7 @@ func (b *bench) newClient(l library, keys []string) *client {
 	if d.Keys != want || (d.Expires != want && !l.lasting()) {
 		b.Fatalf("%s: %d new keys, %d with an expiry; want %d", l.name, d.Keys, d.Expires, want)
 	}
-	harness.Check(c.verify(len(keys)))
+	harness.Check(c.counts.Verify(c.Name, len(keys), false))
 	return c
 }
 
@@ -106,9 +96,9 @@ func (c *client) turn(srv *server) {
 // run makes about so many calls, split among the goroutines, each of which starts
 // at another key and continues where it stopped.
 func (c *client) run(ctx context.Context, calls int) time.Duration {
-	all := make([]counts, goroutines)
+	all := make([]harness.Counts, goroutines)
 	first, done := calls/goroutines, calls%goroutines
-	at := c.counts.calls
+	at := c.counts.Calls
 	took, _ := harness.Concurrently(goroutines, func(i int) error {
 		mine, from := first, at+i*first+min(i, done)
 		if i < done {
@@ -118,23 +108,16 @@ func (c *client) run(ctx context.Context, calls int) time.Duration {
 		return nil
 	})
 	for _, t := range all {
-		c.counts.add(t)
+		c.counts.Add(t)
 	}
 	return took
 }
 
 // walk takes so many keys of the list in order.
-func (c *client) walk(ctx context.Context, from, calls int) (t counts) {
+func (c *client) walk(ctx context.Context, from, calls int) (t harness.Counts) {
 	for i := range calls {
-		ok, err := c.limiter.take(ctx, c.keys[(from+i)%len(c.keys)])
-		switch {
-		case err != nil:
-			t.failed++
-		case !ok:
-			t.denied++
-		}
+		t.Count(c.limiter.take(ctx, c.keys[(from+i)%len(c.keys)]))
 	}
-	t.calls = calls
 	return t
 }
 
@@ -209,21 +192,12 @@ func verifyLimit(l limiter, key string, now func() time.Time) error {
 	}
 }
 
-// verify returns an error unless all calls, and at least so many, were granted.
-func (c *client) verify(atLeast int) error {
-	t := c.counts
-	if t.calls < atLeast || t.denied > 0 || t.failed > 0 {
-		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, all granted", c.Name, t.calls, t.denied, t.failed, atLeast)
-	}
-	return nil
-}
-
 // verifyGrants returns an error unless all calls were granted, and all keys have an
 // expiry but those that never had one.
 func (b *bench) verifyGrants(clients []*client) error {
 	lasting := 0
 	for _, c := range clients {
-		if err := c.verify(len(c.keys)); err != nil {
+		if err := c.counts.Verify(c.Name, len(c.keys), false); err != nil {
 			return err
 		}
 		if c.lasting() {

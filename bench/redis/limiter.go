@@ -2,17 +2,22 @@ package main
 
 import (
 	"context"
+	"os/exec"
+	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/redisstore"
 	"github.com/redis/rueidis"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 // A limiter decides through a client library, as a program would.
-type limiter interface {
-	take(ctx context.Context, key string) (ok bool, err error) // never ok with an error
-	close()
+type limiter struct {
+	take  func(ctx context.Context, key string) (ok bool, err error) // never ok with an error
+	close func()
 }
 
 // A benchLimit is so many units at once, of which one refills every so often.
@@ -45,11 +50,6 @@ var ourWindows = []library{
 	{"penstock sliding-window", "", 1, openPenstockWindow(penstock.SlidingWindow)},
 }
 
-type penstockLimiter struct {
-	store *redisstore.Store
-	lim   *penstock.Limiter
-}
-
 func openPenstock(addr string, p benchLimit) (limiter, error) {
 	return newPenstock(addr, penstock.Limit{Count: 1, Period: p.every, Burst: p.burst})
 }
@@ -64,22 +64,19 @@ func openPenstockWindow(a penstock.Algorithm) func(string, benchLimit) (limiter,
 func newPenstock(addr string, l penstock.Limit) (limiter, error) {
 	store, err := redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: callTimeout})
 	if err != nil {
-		return nil, err
+		return limiter{}, err
 	}
 	lim, err := penstock.New(store, l)
-	return &penstockLimiter{store, lim}, err
+	take := func(ctx context.Context, key string) (bool, error) {
+		d, err := lim.Allow(ctx, key)
+		return err == nil && d.Allowed, err
+	}
+	return limiter{take, store.Close}, err
 }
 
 // callTimeout is the deadline of a call. It is longer than the store's default because a
 // busy machine may stop Redis for longer than that; a deadline costs the same whatever its length.
 const callTimeout = time.Minute
-
-func (l *penstockLimiter) take(ctx context.Context, key string) (bool, error) {
-	d, err := l.lim.Allow(ctx, key)
-	return err == nil && d.Allowed, err
-}
-
-func (l *penstockLimiter) close() { l.store.Close() }
 
 // The floors are the least that a decision through a client can cost: a round trip, one
 // that counts, and one that runs a script. None has a deadline.
@@ -91,38 +88,84 @@ var floors = []library{
 
 var trivial = library{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
 
-type floor struct {
-	client rueidis.Client
-	words  []string
-}
-
 func openFloor(s *shape) func(string, benchLimit) (limiter, error) {
 	return func(addr string, _ benchLimit) (limiter, error) {
 		client, err := connect(addr)
 		if err != nil {
-			return nil, err
+			return limiter{}, err
 		}
-		f := &floor{client: client, words: s.words}
 		if s.text != "" {
 			err = client.Do(context.Background(), client.B().ScriptLoad().Script(s.text).Build()).Error()
 		}
-		return f, err
+		take := func(ctx context.Context, key string) (bool, error) {
+			err := client.Do(ctx, s.build(client, key)).Error()
+			return err == nil, err
+		}
+		return limiter{take, client.Close}, err
 	}
 }
 
-func (f *floor) take(ctx context.Context, key string) (bool, error) {
-	err := f.client.Do(ctx, f.command(key)).Error()
-	return err == nil, err
-}
-
-func (f *floor) command(key string) rueidis.Completed {
-	switch f.words[0] {
+// build returns the command of a floor for a key.
+func (s *shape) build(client rueidis.Client, key string) rueidis.Completed {
+	switch s.words[0] {
 	case "PING":
-		return f.client.B().Ping().Build()
+		return client.B().Ping().Build()
 	case "INCR":
-		return f.client.B().Incr().Key(key).Build()
+		return client.B().Incr().Key(key).Build()
 	}
-	return f.client.B().Evalsha().Sha1(f.words[1]).Numkeys(1).Key(key).Build()
+	return client.B().Evalsha().Sha1(s.words[1]).Numkeys(1).Key(key).Build()
 }
 
-func (f *floor) close() { f.client.Close() }
+// A server is a redis-server on a free port, without persistence.
+type server struct {
+	*redistest.Server
+	client rueidis.Client // to fill it, not to load it
+}
+
+// startServer starts a server with more settings, as on its command line, under a
+// wrapper command if there is one.
+func (b *bench) startServer(wrapper []string, settings ...string) *server {
+	for _, program := range []string{"redis-server", "redis-benchmark"} {
+		if _, err := exec.LookPath(program); err != nil {
+			b.Fatalf("redis-server and redis-benchmark are needed; on Debian: apt-get install redis-server redis-tools: %w", err)
+		}
+	}
+	s := &server{Server: redistest.StartForTest(b, redistest.Options{Wrapper: wrapper, Args: append([]string{"--maxclients", "4000"}, settings...)})}
+	s.client = harness.Must(connect(s.Addr))
+	b.Cleanup(s.client.Close)
+	return s
+}
+
+// startClusterNode starts a Cluster of one node, which owns every slot.
+func (b *bench) startClusterNode() *server {
+	s := b.startServer(nil, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+	redistest.MustCommand(b, s.Server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	redistest.WaitFor(b, "a Cluster of one node is ready", func() bool {
+		return strings.Contains(redistest.MustCommand(b, s.Server, "CLUSTER", "INFO"), "cluster_state:ok")
+	})
+	return s
+}
+
+// empty deletes all keys. Scripts stay loaded.
+func (s *server) empty() { harness.Must(s.Command("FLUSHALL", "SYNC")) }
+
+// info returns what the server says of itself.
+func (s *server) info() harness.Info { return harness.InfoOf(s.Server) }
+
+// startTimeout is how long a server may take to respond under a simulator.
+const startTimeout = time.Minute
+
+// connect opens a client with the settings of the store's own: the same buffers, one
+// connection per processor, no retries.
+func connect(addr string) (rueidis.Client, error) {
+	return rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:         []string{addr},
+		ForceSingleClient:   true,
+		DisableCache:        true,
+		DisableRetry:        true,
+		RingScaleEachConn:   12,
+		ReadBufferEachConn:  1 << 16,
+		WriteBufferEachConn: 1 << 16,
+		ConnWriteTimeout:    startTimeout,
+	})
+}

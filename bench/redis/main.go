@@ -26,55 +26,10 @@ import (
 
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// A bench is one run: its server and its sizes.
+// A bench is one run, with a server.
 type bench struct {
 	*harness.Run
 	server *server
-	sizes  sizes
-}
-
-// sizes are the numbers of keys and requests in the cases.
-type sizes struct {
-	many           int // "10 thousand keys"
-	counted        int // calls whose allocations are counted
-	benchmarkKeys  int // keys of each shape under redis-benchmark
-	requests       int // of one turn of redis-benchmark
-	decisions      int // of which instructions are counted
-	weighed        int // "200 thousand keys"
-	entries        int // of all logs together
-	connections    int // "500 connections"
-	randomKeys     int // "500 thousand keys"
-	randomRequests int
-	tenMillion     int
-}
-
-var fullSizes = sizes{
-	many:           10_000,
-	counted:        50_000,
-	benchmarkKeys:  50_000,
-	requests:       32_000,
-	decisions:      320,
-	weighed:        200_000,
-	entries:        200_000,
-	connections:    500,
-	randomKeys:     500_000,
-	randomRequests: 40_000,
-	tenMillion:     10_000_000,
-}
-
-// quickSizes only show that every case runs.
-var quickSizes = sizes{
-	many:           200,
-	counted:        1_000,
-	benchmarkKeys:  200,
-	requests:       1_600,
-	decisions:      160,
-	weighed:        2_000,
-	entries:        4_000,
-	connections:    20,
-	randomKeys:     5_000,
-	randomRequests: 2_000,
-	tenMillion:     4_000,
 }
 
 // benchmarkRounds is the number of turns of each shape under redis-benchmark. They are
@@ -84,7 +39,7 @@ func (b *bench) benchmarkRounds() int { return max(b.Rounds/3, 1) }
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
 	quietGoZero()
-	b := &bench{Run: harness.New("redis", stdout, stderr), sizes: fullSizes}
+	b := &bench{Run: harness.New("redis", stdout, stderr)}
 	b.TurnFlags("rounds", 60, "round", 40*time.Millisecond)
 	instructions := b.Flags.Bool("instructions", false, "count the server's instructions too, which needs valgrind and is slow")
 	tenMillion := b.Flags.Bool("tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
@@ -97,7 +52,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 	}
 	b.Prepare = func() {
 		if b.Quick {
-			b.Rounds, b.Turn, b.sizes = min(b.Rounds, 3), 2*time.Millisecond, quickSizes
+			b.Rounds, b.Turn = min(b.Rounds, 3), 2*time.Millisecond
 		}
 		b.server = b.startServer(nil)
 	}

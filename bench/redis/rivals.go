@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"sync"
 	"time"
 
@@ -36,68 +35,46 @@ func goRedis(addr string) *goredis.Client {
 	})
 }
 
-type rateLimiter struct {
-	client *goredis.Client
-	lim    *redis_rate.Limiter
-	limit  redis_rate.Limit
+// limiterOf returns a limiter of a client that is closed with it.
+func limiterOf(client *goredis.Client, take func(ctx context.Context, key string) (bool, error)) limiter {
+	return limiter{take, func() { _ = client.Close() }}
 }
 
 func openRedisRate(addr string, p benchLimit) (limiter, error) {
 	client := goRedis(addr)
-	limit := redis_rate.Limit{Rate: 1, Period: p.every, Burst: int(p.burst)}
-	return &rateLimiter{client, redis_rate.NewLimiter(client), limit}, nil
-}
-
-func (r *rateLimiter) take(ctx context.Context, key string) (bool, error) {
-	result, err := r.lim.Allow(ctx, key, r.limit)
-	return err == nil && result.Allowed == 1, err
-}
-
-func (r *rateLimiter) close() { _ = r.client.Close() }
-
-type throttledLimiter struct {
-	io.Closer
-	lim *throttled.GCRARateLimiterCtx
+	lim, limit := redis_rate.NewLimiter(client), redis_rate.Limit{Rate: 1, Period: p.every, Burst: int(p.burst)}
+	return limiterOf(client, func(ctx context.Context, key string) (bool, error) {
+		result, err := lim.Allow(ctx, key, limit)
+		return err == nil && result.Allowed == 1, err
+	}), nil
 }
 
 func openThrottled(addr string, p benchLimit) (limiter, error) {
 	client := goRedis(addr)
 	store, err := throttledredis.NewCtx(client, "")
 	if err != nil {
-		return nil, err
+		return limiter{}, err
 	}
 	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(1, p.every), MaxBurst: int(p.burst) - 1}
 	lim, err := throttled.NewGCRARateLimiterCtx(store, quota)
-	return &throttledLimiter{client, lim}, err
-}
-
-func (t *throttledLimiter) take(ctx context.Context, key string) (bool, error) {
-	limited, _, err := t.lim.RateLimitCtx(ctx, "thr:"+key, 1)
-	return err == nil && !limited, err
-}
-
-func (t *throttledLimiter) close() { _ = t.Close() }
-
-type ululeLimiter struct {
-	io.Closer
-	lim *ulule.Limiter
+	return limiterOf(client, func(ctx context.Context, key string) (bool, error) {
+		limited, _, err := lim.RateLimitCtx(ctx, "thr:"+key, 1)
+		return err == nil && !limited, err
+	}), err
 }
 
 func openUlule(addr string, p benchLimit) (limiter, error) {
 	client := goRedis(addr)
 	store, err := ululeredis.NewStore(client)
 	if err != nil {
-		return nil, err
+		return limiter{}, err
 	}
-	return &ululeLimiter{client, ulule.New(store, ulule.Rate{Period: p.window(), Limit: p.burst})}, nil
+	lim := ulule.New(store, ulule.Rate{Period: p.window(), Limit: p.burst})
+	return limiterOf(client, func(ctx context.Context, key string) (bool, error) {
+		c, err := lim.Get(ctx, key)
+		return err == nil && !c.Reached, err
+	}), nil
 }
-
-func (u *ululeLimiter) take(ctx context.Context, key string) (bool, error) {
-	c, err := u.lim.Get(ctx, key)
-	return err == nil && !c.Reached, err
-}
-
-func (u *ululeLimiter) close() { _ = u.Close() }
 
 // quietGoZero disables go-zero's log of statistics, which is on by default as soon as it
 // is linked in.
@@ -110,42 +87,28 @@ func openZero(addr string) (*zeroredis.Redis, error) {
 	return zeroredis.NewRedis(zeroredis.RedisConf{Host: addr, Type: zeroredis.NodeType, PingTimeout: callTimeout})
 }
 
-type periodLimiter struct{ lim *limit.PeriodLimit }
-
 func openPeriodLimit(addr string, p benchLimit) (limiter, error) {
 	store, err := openZero(addr)
 	if err != nil {
-		return nil, err
+		return limiter{}, err
 	}
-	return &periodLimiter{limit.NewPeriodLimit(int(p.window()/time.Second), int(p.burst), store, "per:")}, nil
+	lim := limit.NewPeriodLimit(int(p.window()/time.Second), int(p.burst), store, "per:")
+	return limiter{func(ctx context.Context, key string) (bool, error) {
+		state, err := lim.TakeCtx(ctx, key)
+		return err == nil && (state == limit.Allowed || state == limit.HitQuota), err
+	}, func() {}}, nil
 }
 
-func (z *periodLimiter) take(ctx context.Context, key string) (bool, error) {
-	state, err := z.lim.TakeCtx(ctx, key)
-	return err == nil && (state == limit.Allowed || state == limit.HitQuota), err
-}
-
-func (z *periodLimiter) close() {}
-
-// A tokenLimiter holds go-zero's limiters, one for each key.
-type tokenLimiter struct {
-	store *zeroredis.Redis
-	burst int
-	keys  sync.Map
-}
-
-// openTokenLimiter uses one unit a second, the lowest rate that it supports.
+// openTokenLimiter holds go-zero's limiters, one for each key, with one unit a second, the lowest rate
+// that it supports.
 func openTokenLimiter(addr string, p benchLimit) (limiter, error) {
 	store, err := openZero(addr)
-	return &tokenLimiter{store: store, burst: int(p.burst)}, err
+	var keys sync.Map
+	return limiter{func(ctx context.Context, key string) (bool, error) {
+		l, ok := keys.Load(key)
+		if !ok {
+			l, _ = keys.LoadOrStore(key, limit.NewTokenLimiter(1, int(p.burst), store, key))
+		}
+		return l.(*limit.TokenLimiter).AllowCtx(ctx), nil
+	}, func() {}}, err
 }
-
-func (z *tokenLimiter) take(ctx context.Context, key string) (bool, error) {
-	l, ok := z.keys.Load(key)
-	if !ok {
-		l, _ = z.keys.LoadOrStore(key, limit.NewTokenLimiter(1, z.burst, z.store, key))
-	}
-	return l.(*limit.TokenLimiter).AllowCtx(ctx), nil
-}
-
-func (z *tokenLimiter) close() {}

@@ -45,19 +45,18 @@ func (s *subject) turn(srv *server, run harness.RedisBenchmark) harness.Info {
 func (b *bench) benchmarkInTurns(title string, run harness.RedisBenchmark, shapes []*shape, verify func(*shape, harness.RedisBenchmark, harness.Info) error) []*subject {
 	b.Logf("%s: %d rounds of %d requests for each of %d shapes", title, b.benchmarkRounds(), run.Requests, len(shapes))
 	var subjects []*subject
-	var contenders []*harness.Contender
 	for _, sh := range shapes {
 		s := &subject{shape: sh}
 		s.Name = sh.name
 		run := run
 		run.Requests *= cmp.Or(sh.more, 1) // or else the start of redis-benchmark would cost commands without a script more
 		s.Measure = func(*harness.Contender) { harness.Check(verify(sh, run, s.turn(b.server, run))) }
-		subjects, contenders = append(subjects, s), append(contenders, &s.Contender)
+		subjects = append(subjects, s)
 	}
-	harness.TakeTurns(b.benchmarkRounds(), contenders...)
+	harness.TakeTurns(b.benchmarkRounds(), subjects...)
 	t := b.Table("By redis-benchmark", "redis-benchmark", "shape", "thousand a second", "to INCR", "server µs each", "of these inside the command")
-	for _, c := range contenders {
-		t.Row(title, c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(contenders[0], "rate"),
+	for _, c := range subjects {
+		t.Row(title, c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(subjects[0], "rate"),
 			harness.Decimals(1)(c.Median("server")), harness.Decimals(1)(c.Median("inside")))
 	}
 	return subjects
@@ -94,29 +93,29 @@ func (b *bench) scripts() {
 	shapes, ours := scriptShapes()
 	b.server.empty()
 	for _, s := range shapes {
-		s.fillFresh(b.server, b.sizes.benchmarkKeys, 1)
+		s.fillFresh(b.server, b.Size(50_000, 200), 1)
 	}
-	run := harness.RedisBenchmark{Connections: 50, Pipeline: 16, Requests: b.sizes.requests, Keys: b.sizes.benchmarkKeys}
+	run := harness.RedisBenchmark{Connections: 50, Pipeline: 16, Requests: b.Size(32_000, 1_600), Keys: b.Size(50_000, 200)}
 	subjects := b.benchmarkInTurns("50 connections, pipelines of 16", run, shapes, verifyExisting)
 	for i, s := range subjects[1 : 1+ours] {
-		b.FindAtLeast(s.Name+" script, redis-benchmark -c 50 -P 16", s.To(&subjects[0].Contender, "rate"), scriptTargets[i], "INCR's rate")
+		b.FindAtLeast(s.Name+" script, redis-benchmark -c 50 -P 16", s.To(subjects[0], "rate"), scriptTargets[i], "INCR's rate")
 	}
 }
 
 // tenMillionKeys measures Redis with more keys than any cache holds. INCR has as many.
 // It has no target.
 func (b *bench) tenMillionKeys() {
-	n := b.sizes.tenMillion
+	n := b.Size(10_000_000, 4_000)
 	ours, incr := ourShape(keyOf("pen"), tokenBucket, 1), incrShape()
 	b.server.empty()
 	defer b.server.empty()
 	b.Logf("%s keys: filling", harness.Thousands(n))
 	bytes := b.weigh(b.server, "standalone", ours, n, 1)
 	incr.fillFresh(b.server, n, 1)
-	run := harness.RedisBenchmark{Connections: 50, Pipeline: 16, Requests: b.sizes.requests, Keys: n}
+	run := harness.RedisBenchmark{Connections: 50, Pipeline: 16, Requests: b.Size(32_000, 1_600), Keys: n}
 	subjects := b.benchmarkInTurns(harness.Thousands(n)+" keys, 50 connections, pipelines of 16", run, []*shape{incr, ours}, verifyExisting)
 	b.Find(harness.Thousands(n)+" keys, token bucket", "", true, "%.1f B a key, %.0f thousand decisions a second (%s INCR)",
-		bytes, subjects[1].Median("rate")/1000, subjects[1].To(&subjects[0].Contender, "rate"))
+		bytes, subjects[1].Median("rate")/1000, subjects[1].To(subjects[0], "rate"))
 }
 
 // The documents that propose the logs measure them with 500 connections, no pipeline,
@@ -132,7 +131,7 @@ func (b *bench) settings() {
 	for _, s := range shapes {
 		s.fill(b.server, 0, 0) // loads its script
 	}
-	run := harness.RedisBenchmark{Connections: b.sizes.connections, Pipeline: 1, Requests: b.sizes.randomRequests, Keys: b.sizes.randomKeys}
+	run := harness.RedisBenchmark{Connections: b.Size(500, 20), Pipeline: 1, Requests: b.Size(40_000, 2_000), Keys: b.Size(500_000, 5_000)}
 	verify := func(s *shape, run harness.RedisBenchmark, d harness.Info) error {
 		if n := d.Failed(); n > 0 || d.Commands[s.command()].Calls < run.Requests {
 			return fmt.Errorf("%s: %d commands failed of %d", s.name, n, run.Requests)
@@ -144,7 +143,7 @@ func (b *bench) settings() {
 	for _, s := range subjects {
 		bytes = append(bytes, b.weighRandomly(run, s.shape))
 	}
-	hash, zset := &subjects[0].Contender, &subjects[1].Contender
+	hash, zset := subjects[0], subjects[1]
 	for i, s := range subjects[2:] {
 		toHash, toZset, bytesOfOurs := s.To(hash, "rate"), s.To(zset, "rate"), bytes[2+i]
 		b.Find(s.Name+", with the documents' settings", "faster and smaller than hash log and zset log",
@@ -192,7 +191,7 @@ func (b *bench) instructions() {
 	incr := 0.0
 	for i, s := range shapes {
 		b.Logf("instructions of %s", s.name)
-		each := v.count(s, b.sizes.decisions)
+		each := v.count(s, b.Size(320, 160))
 		if i == 0 {
 			incr = each
 		}

@@ -32,7 +32,7 @@ func (b *bench) split() {
 	var keys []int
 	for _, p := range b.places() {
 		for _, n := range splitKeys {
-			all, keys = append(all, b.splitContender(p, n, b.sizes.many)), append(keys, n)
+			all, keys = append(all, b.splitContender(p, n, b.Size(10_000, 200))), append(keys, n)
 		}
 	}
 	b.Logf("split: %d rounds of %s for each of %d kinds of calls", b.Rounds, 5*b.Turn, len(all))

@@ -35,7 +35,7 @@ func (b *bench) weights() {
 	b.weighOn(b.server, "standalone", 140)
 	for _, s := range append(designShapes(), incrShape()) {
 		b.server.empty()
-		b.weigh(b.server, "standalone", s, b.sizes.weighed, 1)
+		b.weigh(b.server, "standalone", s, b.Size(200_000, 2_000), 1)
 	}
 	b.weighOn(b.startClusterNode(), "Cluster", 156)
 }
@@ -49,9 +49,9 @@ func (b *bench) weighOn(srv *server, where string, atMost float64) {
 		heavier := 0.0
 		for _, s := range []*shape{small, large[i]} {
 			srv.empty()
-			heavier = max(heavier, b.weigh(srv, where, s, b.sizes.weighed, 1))
+			heavier = max(heavier, b.weigh(srv, where, s, b.Size(200_000, 2_000), 1))
 		}
-		b.Find(fmt.Sprintf("memory a key, %s keys of 20 bytes, %s, %s", harness.Thousands(b.sizes.weighed), small.name, where),
+		b.Find(fmt.Sprintf("memory a key, %s keys of 20 bytes, %s, %s", harness.Thousands(b.Size(200_000, 2_000)), small.name, where),
 			fmt.Sprintf("≤ %.0f B", atMost), heavier <= atMost, "%.1f B", heavier)
 	}
 }
@@ -64,7 +64,7 @@ func (b *bench) logWeights() {
 		atMost  float64
 	}{{100, 640}, {1000, 4400}} {
 		entries, atMost := log.entries, log.atMost
-		limit, n := penstock.PerHour(int64(entries)).WithAlgorithm(penstock.SlidingLog), max(b.sizes.entries/entries, 2)
+		limit, n := penstock.PerHour(int64(entries)).WithAlgorithm(penstock.SlidingLog), max(b.Size(200_000, 4_000)/entries, 2)
 		log, zset := ourShape(keyOf("pen"), limit, int64(entries)), designShapes()[1]
 		log.name, zset.name = fmt.Sprintf("%s, %d entries", log.name, entries), fmt.Sprintf("%s, %d entries", zset.name, entries)
 		b.server.empty()

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -21,91 +21,74 @@ func allow(lim *penstock.Limiter, key string) takeFunc {
 	return func(*rand.Rand) (penstock.Decision, error) { return lim.Allow(context.Background(), key) }
 }
 
-// A counts is the results of a load.
+// counts are the results of a load.
 type counts struct {
-	decisions, admitted, errors atomic.Int64
-	first                       atomic.Pointer[error]
+	decisions, admitted, errors int64
+	first                       error // of a caller
 	took                        time.Duration
 }
 
 func (t *counts) record(d penstock.Decision, err error) {
-	t.decisions.Add(1)
+	t.decisions++
 	switch {
 	case err != nil:
-		t.errors.Add(1)
-		t.first.CompareAndSwap(nil, &err)
+		t.errors++
+		t.first = cmp.Or(t.first, err)
 	case d.Allowed:
-		t.admitted.Add(d.Granted)
+		t.admitted += d.Granted
 	}
 }
 
-// failed returns the first error of a caller.
-func (t *counts) failed() error {
-	if err := t.first.Load(); err != nil {
-		return *err
+func (t *counts) rate() float64 { return float64(t.decisions) / t.took.Seconds() }
+
+// load runs callers, each of which counts for itself, to avoid contention.
+func load(callers int, call func(own *counts, rng *rand.Rand, begin time.Time)) (t counts) {
+	all, begin := make([]counts, callers), time.Now()
+	t.took, _ = harness.Concurrently(callers, func(i int) error {
+		call(&all[i], rand.New(rand.NewPCG(uint64(i), 1)), begin)
+		return nil
+	})
+	for _, own := range all {
+		t.decisions += own.decisions
+		t.admitted += own.admitted
+		t.errors += own.errors
+		t.first = cmp.Or(t.first, own.first)
 	}
-	return nil
-}
-
-func (t *counts) rate() float64 { return float64(t.decisions.Load()) / t.took.Seconds() }
-
-// add adds the results of another caller.
-func (t *counts) add(other *counts) {
-	t.decisions.Add(other.decisions.Load())
-	t.admitted.Add(other.admitted.Load())
-	t.errors.Add(other.errors.Load())
-	t.first.CompareAndSwap(nil, other.first.Load())
+	return t
 }
 
 // atATime is how many calls a caller makes between readings of the clock, which cost a
 // part of a decision.
 const atATime = 8
 
-// callFreely runs all callers as fast as they can, and each at least once. Each counts for itself,
-// to avoid contention.
-func callFreely(length time.Duration, take takeFunc) *counts {
-	t := &counts{}
-	t.run(callers, func(caller int, begin time.Time) {
-		rng, own := rand.New(rand.NewPCG(uint64(caller), 1)), &counts{}
+// callFreely runs all callers as fast as they can, and each at least once.
+func callFreely(length time.Duration, take takeFunc) counts {
+	return load(callers, func(own *counts, rng *rand.Rand, begin time.Time) {
 		for first := true; first || time.Since(begin) < length; first = false {
 			for range atATime {
 				own.record(take(rng))
 			}
 		}
-		t.add(own)
 	})
-	return t
 }
 
 // callPaced runs a few callers with so many calls a second in total, for as long as a condition holds,
 // which gets the time since the begin. Late callers catch up.
-func callPaced(on func(at time.Duration) bool, perSecond float64, callers int, take takeFunc) *counts {
-	t := &counts{}
-	t.run(callers, func(caller int, begin time.Time) {
-		rng := rand.New(rand.NewPCG(uint64(caller), 2))
-		decisions := 0
+func callPaced(on func(at time.Duration) bool, perSecond float64, callers int, take takeFunc) counts {
+	return load(callers, func(own *counts, rng *rand.Rand, begin time.Time) {
 		for at := time.Duration(0); on(at); at = time.Since(begin) {
-			due := int(at.Seconds() * perSecond / float64(callers))
-			for ; decisions < due; decisions++ {
-				t.record(take(rng))
+			due := int64(at.Seconds() * perSecond / float64(callers))
+			for own.decisions < due {
+				own.record(take(rng))
 			}
 			<-time.After(time.Millisecond)
 		}
 	})
-	return t
 }
 
 // lasting is the condition of a load of a given length.
 func lasting(length time.Duration) func(at time.Duration) bool {
 	return func(at time.Duration) bool { return at < length }
-}
-
-func (t *counts) run(callers int, call func(caller int, begin time.Time)) {
-	begin := time.Now()
-	t.took, _ = harness.Concurrently(callers, func(i int) error {
-		call(i, begin)
-		return nil
-	})
 }
 
 // scripts returns how many scripts a server runs meanwhile.
@@ -120,12 +103,12 @@ func scripts(server *redistest.Server, load func()) int {
 // admitted, and the calls of Redis.
 func (b *bench) contender(name string, server *redistest.Server, take takeFunc) *harness.Contender {
 	return &harness.Contender{Name: name, Measure: func(c *harness.Contender) {
-		var t *counts
+		var t counts
 		c.Add("calls", float64(scripts(server, func() { t = callFreely(b.Turn, take) })))
-		harness.Check(t.failed())
+		harness.Check(t.first)
 		c.Add("rate", t.rate())
-		c.Add("decisions", float64(t.decisions.Load()))
-		c.Add("admitted", float64(t.admitted.Load()))
+		c.Add("decisions", float64(t.decisions))
+		c.Add("admitted", float64(t.admitted))
 	}}
 }
 

@@ -117,7 +117,7 @@ func (b *bench) hang() {
 	grown := int64(harness.Heap().HeapAlloc-bytes) - int64(8*(cap(until)+cap(after)))
 	harness.Check(server.Resume())
 	<-time.After(b.span / 2)
-	if err := stop().failed(); err != nil {
+	if err := stop().first; err != nil {
 		b.Fatalf("a caller saw an error: %w", err)
 	}
 	b.Find("Redis hung (SIGSTOP), 64 callers, deadline 50 ms", "p99 ≤ 60 ms until detected, ≤ 1 ms after",
@@ -129,15 +129,15 @@ func (b *bench) hang() {
 }
 
 // load calls a limiter with a thousand keys until it is stopped.
-func (w *outageTimer) load(lim *penstock.Limiter, perSecond float64, callers int) (stop func() *counts) {
+func (w *outageTimer) load(lim *penstock.Limiter, perSecond float64, callers int) (stop func() counts) {
 	var over atomic.Bool
-	done := make(chan *counts, 1)
+	done := make(chan counts, 1)
 	go func() {
 		done <- callPaced(func(time.Duration) bool { return !over.Load() }, perSecond, callers, func(rng *rand.Rand) (penstock.Decision, error) {
 			return w.take(lim, strconv.Itoa(rng.IntN(1000)))
 		})
 	}()
-	return sync.OnceValue(func() *counts {
+	return sync.OnceValue(func() counts {
 		over.Store(true)
 		return <-done
 	})
@@ -191,7 +191,7 @@ func (b *bench) failover(title, url string, primary *redistest.Server, allow fun
 	back := up.Sub(promoted).Seconds()
 	t := stop()
 	b.Find("failover, "+title, "exact again ≤ 1 s after the new primary, no caller sees an error",
-		back <= 1 && t.errors.Load() == 0,
+		back <= 1 && t.errors == 0,
 		"%.2f s after it, %.1f s after the old one was killed; %d errors in %d calls",
-		back, promoted.Sub(killed).Seconds()+back, t.errors.Load(), t.decisions.Load())
+		back, promoted.Sub(killed).Seconds()+back, t.errors, t.decisions)
 }

@@ -43,15 +43,15 @@ func (b *bench) leaseAboveRate() {
 		lims = append(lims, limiter(lease, fmt.Sprintf("%d/1s burst=%d", perSecond, burst)))
 	}
 	var next atomic.Int64
-	var t *counts
+	var t counts
 	calls := scripts(server, func() {
 		t = callPaced(lasting(2*b.span), 5*perSecond, 2*nodes, func(*rand.Rand) (penstock.Decision, error) {
 			return lims[next.Add(1)%nodes].Allow(context.Background(), "hot")
 		})
 	})
-	harness.Check(t.failed())
-	trips := 100 * float64(calls) / float64(t.decisions.Load())
-	admitted := float64(t.admitted.Load()) / (burst + perSecond*t.took.Seconds())
+	harness.Check(t.first)
+	trips := 100 * float64(calls) / float64(t.decisions)
+	admitted := float64(t.admitted) / (burst + perSecond*t.took.Seconds())
 	b.Find("hot key with a lease, eight nodes, B = 6,000, load five times its rate",
 		"≤ 1.5 calls per 100 decisions, ≥ 97 % of what the limit allows", trips <= 1.5 && admitted >= 0.97 && admitted <= 1.1,
 		"%.2f calls per 100, %.1f %%", trips, 100*admitted)
@@ -93,22 +93,22 @@ func (b *bench) denySaturatedKeys(server *redistest.Server, store penstock.Store
 	const perSecond = 10_000
 	each := perSecond / 10 / keys
 	burst := max(each/4, 5)
-	run := func(store penstock.Store, name string) (t *counts, calls int) {
+	run := func(store penstock.Store, name string) (t counts, calls int) {
 		lim := limiter(store, fmt.Sprintf("%d/1s burst=%d name=%s", each, burst, name))
 		calls = scripts(server, func() {
 			t = callPaced(lasting(b.span), perSecond, 32, func(rng *rand.Rand) (penstock.Decision, error) {
 				return lim.Allow(context.Background(), strconv.Itoa(rng.IntN(keys)))
 			})
 		})
-		harness.Check(t.failed())
+		harness.Check(t.first)
 		return t, calls
 	}
 	bare, _ := run(store, "bare")
 	cached, calls := run(penstock.WithDenyCache(store, nil), "cached")
-	part := float64(calls) / float64(cached.decisions.Load())
+	part := float64(calls) / float64(cached.decisions)
 	// The runs differ slightly in length.
-	share := func(t *counts) float64 {
-		return float64(t.admitted.Load()) / (float64(keys) * (float64(burst) + float64(each)*t.took.Seconds()))
+	share := func(t counts) float64 {
+		return float64(t.admitted) / (float64(keys) * (float64(burst) + float64(each)*t.took.Seconds()))
 	}
 	ratio := share(cached) / share(bare)
 	kept := min(bare.rate(), cached.rate()) >= 0.9*perSecond

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"time"
@@ -29,9 +30,9 @@ func (c *Contender) Of(figure string) []float64 { return c.figures[figure] }
 // Median returns the median of a figure.
 func (c *Contender) Median(figure string) float64 { return SpreadOf(c.figures[figure]).Median }
 
-// To returns the ratio of a figure to that of another, in the same turns.
-func (c *Contender) To(other *Contender, figure string) Spread {
-	return SpreadOf(Ratios(c.figures[figure], other.figures[figure]))
+// To returns the ratio of a figure to that of another contender, in the same turns.
+func (c *Contender) To(other interface{ Of(figure string) []float64 }, figure string) Spread {
+	return SpreadOf(Ratios(c.figures[figure], other.Of(figure)))
 }
 
 // Forget drops all measurements, such as those of a warm-up.
@@ -39,12 +40,53 @@ func (c *Contender) Forget() { c.figures = nil }
 
 // TakeTurns measures all contenders in turns: first, second, third, first, second… So other load on
 // the machine affects all of them alike.
-func TakeTurns(rounds int, cs ...*Contender) {
+func TakeTurns[C interface{ takeTurn() }](rounds int, contenders ...C) {
 	for range rounds {
-		for _, c := range cs {
-			c.Measure(c)
+		for _, c := range contenders {
+			c.takeTurn()
 		}
 	}
+}
+
+func (c *Contender) takeTurn() { c.Measure(c) }
+
+// Counts are the results of a number of calls.
+type Counts struct{ Calls, Denied, Failed int }
+
+// Count counts a call. It is small enough to be inlined.
+func (t *Counts) Count(ok bool, err error) {
+	t.Calls++
+	if !ok {
+		t.countRefused(err)
+	}
+}
+
+func (t *Counts) countRefused(err error) {
+	if err != nil {
+		t.Failed++
+	} else {
+		t.Denied++
+	}
+}
+
+// Add adds the results of other calls.
+func (t *Counts) Add(u Counts) {
+	t.Calls += u.Calls
+	t.Denied += u.Denied
+	t.Failed += u.Failed
+}
+
+// Verify returns an error unless there were at least so many calls, none of which failed, and either
+// all were denied or none was.
+func (t Counts) Verify(name string, least int, denied bool) error {
+	want := 0
+	if denied {
+		want = t.Calls
+	}
+	if t.Calls < least || t.Failed > 0 || t.Denied != want {
+		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, and %d denied", name, t.Calls, t.Denied, t.Failed, least, want)
+	}
+	return nil
 }
 
 // Calibrate returns how many calls take about as long as that, and at least so many.

@@ -188,6 +188,14 @@ func (r *Run) Fatal(args ...any) { Check(errors.New(fmt.Sprint(args...))) }
 // Fatalf ends the case.
 func (r *Run) Fatalf(format string, args ...any) { Check(fmt.Errorf(format, args...)) }
 
+// Size returns one of two sizes: that of a full run, or of a quick one.
+func (r *Run) Size(full, quick int) int {
+	if r.Quick {
+		return quick
+	}
+	return full
+}
+
 // Logf prints a line of progress, or an error.
 func (r *Run) Logf(format string, args ...any) {
 	fmt.Fprintf(r.stderr, "%s: %s\n", r.Flags.Name(), fmt.Sprintf(format, args...))

@@ -31,7 +31,8 @@ var benchmarks = []benchmark{
 	{"memory", []string{"-run", "^(hot|denied|store|many|algorithms)$", "-rounds", "20"}, []string{"ns a call"}},
 	{"engine", nil, []string{"ns per decision"}},
 	{
-		"redis", []string{"-run", "^(clients|split)$", "-rounds", "10"},
+		"redis",
+		[]string{"-run", "^(clients|split)$", "-rounds", "10"},
 		[]string{"thousand calls a second", "client µs a call", "server µs a call", "in all"},
 	},
 	{"daemon", []string{"-run", "^(rls|resp|http)$", "-pairs", "3", "-turn", "1s"}, []string{"thousand a second", "server µs a call"}},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -42,8 +41,12 @@ func (b *bench) overrides() {
 	redis := redistest.StartForTest(b, redistest.Options{})
 	daemons := b.serveOverridden(redis)
 	b.Logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
-	harness.Check(daemons[0].importOverrides(count - changes))
-	slowest := harness.Must(changeUnderLoad(daemons, changes))
+	daemons[0].importOverrides(count - changes)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: overridingDaemons * overrideCallers}}
+	stop := loadAll(client, daemons)
+	defer func() { _ = stop() }()
+	slowest := change(client, daemons, changes)
+	harness.Check(stop())
 	b.Find("an override is in force on 3 daemons under load, of 100,000", "≤ 1 s after its answer, each of them",
 		slowest <= time.Second, "the slowest of %d after %.2f s", changes, slowest.Seconds())
 
@@ -74,36 +77,26 @@ func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
 }
 
 // importOverrides bans users of whom no request comes.
-func (d overridden) importOverrides(count int) error {
+func (d overridden) importOverrides(count int) {
 	for first := 0; first < count; first += importSize {
 		var table strings.Builder
 		table.WriteString("rule,key,limit\n")
 		for i := first; i < min(first+importSize, count); i++ {
 			fmt.Fprintf(&table, "edge/user,other-%d,ban\n", i)
 		}
-		if err := d.put("text/csv", table.String()); err != nil {
-			return err
-		}
+		d.put("text/csv", table.String())
 	}
-	return nil
 }
 
 // put sets overrides.
-func (d overridden) put(contentType, body string) error {
-	request, err := http.NewRequest(http.MethodPut, "http://"+d.admin+"/v1/overrides?reason=benchmark", strings.NewReader(body))
-	if err != nil {
-		return err
-	}
+func (d overridden) put(contentType, body string) {
+	request := harness.Must(http.NewRequest(http.MethodPut, "http://"+d.admin+"/v1/overrides?reason=benchmark", strings.NewReader(body)))
 	request.Header.Set("Content-Type", contentType)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
+	response := harness.Must(http.DefaultClient.Do(request))
 	defer func() { _ = response.Body.Close() }()
 	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
-		return fmt.Errorf("PUT /v1/overrides: %s: %s", response.Status, text)
+		harness.Check(fmt.Errorf("PUT /v1/overrides: %s: %s", response.Status, text))
 	}
-	return nil
 }
 
 // takes reports whether a user's request is granted.
@@ -119,74 +112,51 @@ func (d overridden) takes(client *http.Client, user string) (bool, error) {
 	return decided.Allowed, err
 }
 
-// changeUnderLoad changes overrides while all daemons answer requests.
-func changeUnderLoad(daemons []overridden, changes int) (slowest time.Duration, err error) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: overridingDaemons * overrideCallers}}
-	stop := loadAll(client, daemons)
-	slowest, err = change(client, daemons, changes)
-	return slowest, errors.Join(err, stop())
-}
-
 // change bans one user after the other, on one daemon after the other, and returns the
 // longest time from an answer to a denial by the last daemon.
-func change(client *http.Client, daemons []overridden, changes int) (slowest time.Duration, err error) {
+func change(client *http.Client, daemons []overridden, changes int) (slowest time.Duration) {
 	for i := range changes {
 		user := fmt.Sprintf("banned-%d", i)
-		ban := fmt.Sprintf(`{"rule": "edge/user", "key": %q, "limit": "ban", "reason": "benchmark"}`, user)
 		if allowed, err := daemons[0].takes(client, user); !allowed || err != nil {
-			return 0, fmt.Errorf("%s before the ban: allowed is %t, %w", user, allowed, err)
+			harness.Check(fmt.Errorf("%s before the ban: allowed is %t, %w", user, allowed, err))
 		}
-		if err := daemons[i%len(daemons)].put("application/json", ban); err != nil {
-			return 0, err
-		}
-		took, err := awaitDenials(client, daemons, user)
-		if err != nil {
-			return 0, err
-		}
-		slowest = max(slowest, took)
+		daemons[i%len(daemons)].put("application/json", fmt.Sprintf(`{"rule": "edge/user", "key": %q, "limit": "ban", "reason": "benchmark"}`, user))
+		slowest = max(slowest, awaitDenials(client, daemons, user))
 	}
-	return slowest, nil
+	return slowest
 }
 
-// loadAll sends requests to all daemons until it is stopped, and returns the error of one of
-// them.
+// loadAll sends requests to all daemons until it is stopped, and returns the errors of callers.
 func loadAll(client *http.Client, daemons []overridden) (stop func() error) {
-	var callers sync.WaitGroup
 	var stopped atomic.Bool
-	failed := make(chan error, len(daemons)*overrideCallers)
-	for _, d := range daemons {
-		for caller := range overrideCallers {
-			callers.Go(func() {
-				for n := 0; !stopped.Load(); n++ {
-					if allowed, err := d.takes(client, fmt.Sprintf("user-%d-%d", caller, n%1000)); err != nil || !allowed {
-						failed <- fmt.Errorf("a request of the load: allowed is %t, %w", allowed, err)
-						return
-					}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := harness.Concurrently(len(daemons)*overrideCallers, func(caller int) error {
+			for n := 0; !stopped.Load(); n++ {
+				allowed, err := daemons[caller%len(daemons)].takes(client, fmt.Sprintf("user-%d-%d", caller, n%1000))
+				if err != nil || !allowed {
+					return fmt.Errorf("a request of the load: allowed is %t, %w", allowed, err)
 				}
-			})
-		}
-	}
-	return func() error {
+			}
+			return nil
+		})
+		ended <- err
+	}()
+	return sync.OnceValue(func() error {
 		stopped.Store(true)
-		callers.Wait()
-		close(failed)
-		return <-failed
-	}
+		return <-ended
+	})
 }
 
 // awaitDenials returns how long it takes until all daemons deny a user.
-func awaitDenials(client *http.Client, daemons []overridden, user string) (time.Duration, error) {
+func awaitDenials(client *http.Client, daemons []overridden, user string) time.Duration {
 	start := time.Now()
 	for _, d := range daemons {
-		for allowed := true; allowed; {
-			var err error
-			if allowed, err = d.takes(client, user); err != nil {
-				return 0, err
-			}
+		for harness.Must(d.takes(client, user)) {
 			if time.Since(start) > startTimeout {
-				return 0, fmt.Errorf("%s is not banned at %s", user, d.addr)
+				harness.Check(fmt.Errorf("%s is not banned at %s", user, d.addr))
 			}
 		}
 	}
-	return time.Since(start), nil
+	return time.Since(start)
 }

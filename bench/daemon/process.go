@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-io/penstock/bench/internal/harness"
@@ -89,34 +89,20 @@ func (b *bench) startRedis() *process {
 // isCluster reports whether this is the nodes of a Cluster.
 func (p *process) isCluster() bool { return len(p.pids) > 1 }
 
-// ticksPerSecond is the unit of processor time in /proc on Linux.
-const ticksPerSecond = 100
-
-// processor returns the processor time that the server has used so far.
-func (p *process) processor() (sum time.Duration) {
+// processor returns the processor time that the server has used so far, in microseconds.
+func (p *process) processor() (micros float64) {
 	for _, pid := range p.pids {
-		sum += processorOf(pid)
+		micros += 1e6 * statOf(pid).CPUTime()
 	}
-	return sum
-}
-
-func processorOf(pid int) time.Duration {
-	_, rest, _ := strings.Cut(string(harness.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)))), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		harness.Check(errors.New("/proc/…/stat is too short"))
-	}
-	ticks := harness.Must(strconv.Atoi(fields[11])) + harness.Must(strconv.Atoi(fields[12]))
-	return time.Duration(ticks) * time.Second / ticksPerSecond
+	return micros
 }
 
 // resident returns how many bytes of memory the server has.
-func (p *process) resident() int {
-	fields := strings.Fields(string(harness.Must(os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pids[0])))))
-	if len(fields) < 2 {
-		harness.Check(errors.New("/proc/…/statm is too short"))
-	}
-	return harness.Must(strconv.Atoi(fields[1])) * os.Getpagesize()
+func (p *process) resident() int { return statOf(p.pids[0]).ResidentMemory() }
+
+// statOf returns what the kernel says of a process.
+func statOf(pid int) procfs.ProcStat {
+	return harness.Must(harness.Must(procfs.NewProc(pid)).Stat())
 }
 
 // freeAddr returns an address for a server to start. No client's connection gets its port, and no

@@ -61,7 +61,7 @@ func (b *bench) redisBenchmark(server *process, pipeline int, command []string) 
 		before := server.processor()
 		rate := harness.Must(run.Run(port, command))
 		s.Add("rate", rate)
-		s.Add("server", float64((server.processor()-before)/time.Microsecond)/float64(run.Requests))
+		s.Add("server", (server.processor()-before)/float64(run.Requests))
 		if isFirst {
 			run.Requests = max(int(rate*b.Turn.Seconds()), 1000)
 		}

@@ -51,7 +51,7 @@ func (s *subject) measure(length time.Duration, l load) error {
 	s.Add("p99", float64(latencies[len(latencies)*99/100])/1e6)
 	sum := 0.0
 	for figure, spent := range after {
-		micros := float64(spent-before[figure]) / 1e3 / calls
+		micros := (spent - before[figure]) / calls
 		s.Add(figure, micros)
 		sum += micros
 	}
@@ -59,9 +59,10 @@ func (s *subject) measure(length time.Duration, l load) error {
 	return nil
 }
 
-// processors returns the processor time of the load, the server and its backend so far.
-func (s *subject) processors() map[string]time.Duration {
-	times := map[string]time.Duration{"load": processorOf(os.Getpid()), "server": s.server.processor()}
+// processors returns the processor time of the load, the server and its backend so far, in microseconds.
+func (s *subject) processors() map[string]float64 {
+	load := &process{pids: []int{os.Getpid()}}
+	times := map[string]float64{"load": load.processor(), "server": s.server.processor()}
 	if s.backend != nil {
 		times["backend"] = s.backend.processor()
 	}

@@ -223,8 +223,16 @@ const keys = 10_000
 func descriptors(n int) []engine.Descriptor {
 	ds := make([]engine.Descriptor, n)
 	for i, e := range []rules.Entry{
-		{Key: "user"}, {Key: "remote_address"}, {Key: "route", Value: "checkout"}, {Key: "tenant"}, {Key: "generic_key", Value: "all"},
-		{Key: "method", Value: "POST"}, {Key: "region", Value: "eu"}, {Key: "plan", Value: "paid"}, {Key: "client", Value: "web"}, {Key: "version", Value: "2"},
+		{Key: "user"},
+		{Key: "remote_address"},
+		{Key: "route", Value: "checkout"},
+		{Key: "tenant"},
+		{Key: "generic_key", Value: "all"},
+		{Key: "method", Value: "POST"},
+		{Key: "region", Value: "eu"},
+		{Key: "plan", Value: "paid"},
+		{Key: "client", Value: "web"},
+		{Key: "version", Value: "2"},
 	}[:n] {
 		ds[i] = engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1}
 	}

@@ -72,7 +72,7 @@ func distinct(walks []*walk) (int, error) {
 	count := 0
 	for _, w := range walks {
 		for i := range min(w.steps, w.ring.len()) {
-			n, err := keyNumber(w.ring.at((w.start + i) % w.ring.len()))
+			n, err := strconv.Atoi(w.ring.at((w.start + i) % w.ring.len())[len("user:"):])
 			if err != nil {
 				return 0, err
 			}
@@ -98,23 +98,7 @@ func fillKeys(first, n int, fill func(key string) error) error {
 }
 
 // appendKey appends the key with number i, such as "user:000000000000042".
-func appendKey(b []byte, i int) []byte {
-	const digits = keySize - len("user:")
-	b = append(b, "user:000000000000000"...)
-	for at := len(b) - 1; i > 0 && at >= len(b)-digits; at-- {
-		b[at] = byte('0' + i%10)
-		i /= 10
-	}
-	return b
-}
-
-func keyNumber(key string) (int, error) {
-	n, err := strconv.Atoi(key[len("user:"):])
-	if err != nil {
-		return 0, fmt.Errorf("key %q: %w", key, err)
-	}
-	return n, nil
-}
+func appendKey(b []byte, i int) []byte { return fmt.Appendf(b, "user:%015d", i) }
 
 func shuffled(n int, order uint64) []uint32 {
 	p := make([]uint32, n)

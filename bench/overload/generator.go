@@ -69,11 +69,7 @@ func (g *generator) send(due time.Duration) {
 }
 
 func (g *generator) get() (status int, err error) {
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, g.url, nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := g.client.Do(r)
+	resp, err := g.client.Get(g.url)
 	if err != nil {
 		return 0, err
 	}

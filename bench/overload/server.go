@@ -74,9 +74,9 @@ func serveHTTP(c serverConfig) error {
 
 // newHandler returns the handler behind its limiter: a gate is middleware, as in a real server.
 func newHandler(c serverConfig) (http.Handler, error) {
-	handler := http.Handler(&busyHandler{mean: c.Mean, perMilli: hashesPerMilli()})
+	handler := busyHandler(c.Mean)
 	if c.Workers > 0 {
-		handler = &waitingHandler{mean: c.Mean, workers: make(chan struct{}, c.Workers)}
+		handler = waitingHandler(c.Mean, c.Workers)
 	}
 	if c.Limiter == ours {
 		return httplimit.Admit(overload.NewGate(nil), nil)(handler), nil
@@ -85,48 +85,38 @@ func newHandler(c serverConfig) (http.Handler, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("no limiter %q", c.Limiter)
 	}
-	return &limitedHandler{libraries[i].make(), handler}, nil
+	limiter := libraries[i].make()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave, ok := limiter.enter(false)
+		if !ok {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		defer leave()
+		handler.ServeHTTP(w, r)
+	}), nil
 }
 
-type limitedHandler struct {
-	limiter *limiter
-	next    http.Handler
-}
-
-func (h *limitedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	leave, ok := h.limiter.enter(false)
-	if !ok {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
+// waitingHandler has workers that wait for something else, such as a database.
+func waitingHandler(mean time.Duration, workers int) http.HandlerFunc {
+	free := make(chan struct{}, workers)
+	return func(w http.ResponseWriter, r *http.Request) {
+		free <- struct{}{}
+		defer func() { <-free }()
+		if r.Context().Err() == nil { // or else the client has given up
+			time.Sleep(exponentialOf(mean))
+		}
+		w.WriteHeader(http.StatusNoContent)
 	}
-	defer leave()
-	h.next.ServeHTTP(w, r)
 }
 
-// A waitingHandler has workers that wait for something else, such as a database.
-type waitingHandler struct {
-	mean    time.Duration
-	workers chan struct{}
-}
-
-func (h *waitingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.workers <- struct{}{}
-	defer func() { <-h.workers }()
-	if r.Context().Err() == nil { // or else the client has given up
-		time.Sleep(exponentialOf(h.mean))
+// busyHandler keeps the processor busy. Requests share it as the scheduler says.
+func busyHandler(mean time.Duration) http.HandlerFunc {
+	perMilli := hashesPerMilli()
+	return func(w http.ResponseWriter, _ *http.Request) {
+		hash(int(exponentialOf(mean).Seconds() * 1000 * perMilli))
+		w.WriteHeader(http.StatusNoContent)
 	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-// A busyHandler keeps the processor busy. Requests share it as the scheduler says.
-type busyHandler struct {
-	mean     time.Duration
-	perMilli float64
-}
-
-func (h *busyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	hash(int(exponentialOf(h.mean).Seconds() * 1000 * h.perMilli))
-	w.WriteHeader(http.StatusNoContent)
 }
 
 func exponentialOf(mean time.Duration) time.Duration {

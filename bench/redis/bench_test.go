@@ -113,7 +113,7 @@ func TestDesignShapesEnforceLimit(t *testing.T) {
 func TestOurShapesMatchStoreCommands(t *testing.T) {
 	b := openBench(t)
 	ourShape(keyOf("pen"), tokenBucket, 1).fillFresh(b.server, 10, 1)
-	store, err := redisstore.Open(t.Context(), "redis://"+b.server.Addr, nil)
+	store, err := redisstore.Open(t.Context(), "redis://"+b.server.Addr, &redisstore.Options{Timeout: callTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

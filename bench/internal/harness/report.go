@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // A Table is a Markdown table.
@@ -177,12 +178,9 @@ func Ratios(over, under []float64) []float64 {
 
 // processor returns the model of this machine's processor.
 func processor() string {
-	info, err := os.ReadFile("/proc/cpuinfo")
-	if err == nil {
-		for line := range strings.Lines(string(info)) {
-			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				return strings.TrimSpace(value)
-			}
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if all, err := fs.CPUInfo(); err == nil && len(all) > 0 {
+			return all[0].ModelName
 		}
 	}
 	return "unknown processor"

@@ -193,20 +193,30 @@ func (f *fleet) decode(n Notice) peer {
 
 // mergeLive adds other daemons to what this one does.
 func (l *Live) mergeLive(bounds []float64, peers []peer) {
-	l.Daemons = []Daemon{{Name: l.Daemon, Version: l.Version, Started: l.Started, Updated: l.Time, Rates: l.Rates}}
+	l.Daemons = allDaemons(Daemon{Name: l.Daemon, Version: l.Version, Started: l.Started, Updated: l.Time, Rates: l.Rates}, peers)
 	end, oldest := l.Series.end(), l.Series.end()-int64(SummaryExpiry/time.Second)
 	for _, p := range peers {
-		d := Daemon{Name: p.daemon, Updated: p.updated.UTC(), Missing: p.summary == nil}
 		if p.summary != nil {
 			theirs := p.summary.Windows[l.Window]
-			d.Version, d.Started, d.Rates = p.summary.Version, p.summary.Started.UTC(), p.summary.Rates
 			l.add(p.daemon, p.summary, &theirs, bounds)
 			end = min(end, max(theirs.Series.end(), oldest)) // its clock may be wrong
 		}
-		l.Daemons = append(l.Daemons, d)
 	}
 	l.Series.cutAt(end)
-	slices.SortFunc(l.Daemons, func(a, b Daemon) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// allDaemons lists this daemon and the others.
+func allDaemons(own Daemon, peers []peer) []Daemon {
+	all := []Daemon{own}
+	for _, p := range peers {
+		d := Daemon{Name: p.daemon, Updated: p.updated.UTC(), Missing: p.summary == nil}
+		if p.summary != nil {
+			d.Version, d.Started, d.Rates = p.summary.Version, p.summary.Started.UTC(), p.summary.Rates
+		}
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(a, b Daemon) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 func (l *Live) add(daemon string, p *peerSummary, w *peerWindow, bounds []float64) {
@@ -340,7 +350,8 @@ func mergeTop(own topkeys.Summary, peers []peer, q TopQuery) topkeys.Summary {
 		if p.summary == nil {
 			continue
 		}
-		theirs := p.summary.Top[q.By].summary()
+		top := p.summary.Top[q.By]
+		theirs := top.summary()
 		if theirs.Since.IsZero() { // its --top-keys is 0
 			continue
 		}
@@ -350,17 +361,4 @@ func mergeTop(own topkeys.Summary, peers []peer, q TopQuery) topkeys.Summary {
 		parts = append(parts, theirs)
 	}
 	return topkeys.Merge(parts...)
-}
-
-// setDaemons lists this daemon and the others.
-func (t *Top) setDaemons(o *Observer, peers []peer) {
-	t.Daemons = []Daemon{{Name: o.options.Name, Version: o.options.Version, Started: o.started.UTC(), Updated: t.Time}}
-	for _, p := range peers {
-		d := Daemon{Name: p.daemon, Updated: p.updated.UTC(), Missing: p.summary == nil}
-		if p.summary != nil {
-			d.Version, d.Started, d.Rates = p.summary.Version, p.summary.Started.UTC(), p.summary.Rates
-		}
-		t.Daemons = append(t.Daemons, d)
-	}
-	slices.SortFunc(t.Daemons, func(a, b Daemon) int { return cmp.Compare(a.Name, b.Name) })
 }

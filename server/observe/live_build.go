@@ -96,7 +96,7 @@ func (o *Observer) rates(s history.Span) Rates {
 	n := len(s.Columns[0])
 	seconds := min(max(s.From+int64(n)-o.started.Unix(), 1), rateSeconds)
 	recent := newSeries(s)
-	for _, column := range []*[]uint64{&recent.Allowed, &recent.Denied, &recent.Shadowed, &recent.Errors} {
+	for _, column := range recent.columns() {
 		*column = (*column)[n-int(seconds):]
 	}
 	c, t := recent.sum(), float64(seconds)

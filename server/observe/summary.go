@@ -2,11 +2,13 @@ package observe
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"time"
 
@@ -50,20 +52,15 @@ type peerWindow struct {
 	Latency map[string][]uint64 // buckets by listener
 }
 
+// A peerTop is a list of top keys. The entries are those of the summary.
 type peerTop struct {
-	Since    time.Time
-	Sampling int
-	Total    uint64
-	Floor    uint64
-	Keys     []peerKey
+	topkeys.Summary
+	Entries []peerKey
 }
 
 type peerKey struct {
-	Rule, Limit            string
-	Key                    []byte // any bytes, so not a string
-	Length                 int
-	Rest                   uint32
-	Count, Error, Shadowed uint64
+	topkeys.Entry
+	Key []byte // any bytes, so not a string
 }
 
 const (
@@ -160,20 +157,19 @@ func newPeerTop(s topkeys.Summary, most int) peerTop {
 		return true
 	})
 	s = s.Top(most)
-	t := peerTop{Since: s.Since.UTC(), Sampling: s.Sampling, Total: s.Total, Floor: s.Floor}
+	t := peerTop{Summary: s}
+	t.Since, t.Summary.Entries = s.Since.UTC(), nil
 	for _, e := range s.Entries {
-		t.Keys = append(t.Keys, peerKey{e.Rule, e.Limit, []byte(e.Key), e.Length, e.Rest, e.Count, e.Error, e.Shadowed})
+		t.Entries = append(t.Entries, peerKey{e, []byte(e.Key)})
 	}
 	return t
 }
 
-func (t peerTop) summary() topkeys.Summary {
-	s := topkeys.Summary{Since: t.Since, Sampling: t.Sampling, Total: t.Total, Floor: t.Floor}
-	for _, k := range t.Keys {
-		s.Entries = append(s.Entries, topkeys.Entry{
-			Rule: k.Rule, Limit: k.Limit, Key: string(k.Key), Length: k.Length, Rest: k.Rest,
-			Count: k.Count, Error: k.Error, Shadowed: k.Shadowed,
-		})
+func (t *peerTop) summary() topkeys.Summary {
+	s := t.Summary
+	for _, k := range t.Entries {
+		k.Entry.Key = string(k.Key)
+		s.Entries = append(s.Entries, k.Entry)
 	}
 	return s
 }
@@ -203,105 +199,73 @@ func decodeSummary(compressed []byte) (*peerSummary, error) {
 // check returns an error unless the summary is one that encodeSummary could have made, as
 // far as its size, its shape and its numbers are concerned.
 func (s *peerSummary) check() error {
-	c := summaryCheck{}
-	c.require(s.Format == summaryFormat, "format")
-	c.texts(s.Version)
-	c.counts(s.Totals)
-	c.numbers(s.Unmatched, s.Store.Errors, s.Process.HeapBytes, s.Process.TotalBytes)
-	c.rates(s.Rates)
-	c.require(s.Process.Goroutines >= 0 && s.Process.Processors >= 0, "process")
-	c.listeners(s)
+	ok := s.Format == summaryFormat && len(s.Listeners) <= maxPeerListeners && len(s.Store.Reasons) <= maxPeerReasons
 	for _, w := range Windows {
 		window := s.Windows[w]
-		c.window(w, &window)
+		ok = ok && window.fits(resolutionOf[w])
 	}
 	for _, by := range []string{ByAsked, ByDenied} {
 		top := s.Top[by]
-		c.top(&top)
+		ok = ok && top.fits()
 	}
-	return c.err
+	if !ok {
+		return errors.New("other parts than a summary has")
+	}
+	return checkBounds(reflect.ValueOf(s))
 }
 
-// A summaryCheck keeps the first error.
-type summaryCheck struct{ err error }
-
-func (c *summaryCheck) require(ok bool, what string) {
-	if !ok && c.err == nil {
-		c.err = fmt.Errorf("%s is out of range", what)
-	}
-}
-
-func (c *summaryCheck) texts(all ...string) {
-	for _, text := range all {
-		c.require(len(text) <= maxPeerText, "text")
-	}
-}
-
-func (c *summaryCheck) numbers(all ...uint64) {
-	for _, n := range all {
-		c.require(n <= maxPeerNumber, "number")
-	}
-}
-
-func (c *summaryCheck) counts(n Counts) { c.numbers(n.Allowed, n.Denied, n.Shadowed, n.Errors) }
-
-func (c *summaryCheck) rates(r Rates) {
-	for _, rate := range []float64{r.Decisions, r.Allowed, r.Denied, r.Shadowed, r.Errors} {
-		c.require(rate >= 0 && rate <= maxPeerNumber, "rate")
-	}
-}
-
-func (c *summaryCheck) listeners(s *peerSummary) {
-	c.require(len(s.Listeners) <= maxPeerListeners && len(s.Store.Reasons) <= maxPeerReasons, "list")
-	for _, l := range s.Listeners {
-		c.texts(l.Name)
-		c.numbers(l.Refused)
-		c.require(l.Connections >= 0, "connections")
-	}
-	c.texts(s.Store.Reasons...)
-	for _, n := range s.Store.StateLosses {
-		c.numbers(n)
-	}
-}
-
-func (c *summaryCheck) window(name Window, w *peerWindow) {
-	r := resolutionOf[name]
-	c.require(w.Series.Step == int(r.Step()) && w.Series.From%r.Step() == 0 && w.Series.From >= 0 && w.Series.From < maxPeerNumber, "series")
+func (w *peerWindow) fits(r history.Resolution) bool {
+	ok := w.Series.Step == int(r.Step()) && w.Series.From%r.Step() == 0 && len(w.Rules) <= maxPeerRules && len(w.Latency) <= maxPeerListeners
 	for _, column := range w.Series.columns() {
-		c.require(len(*column) == r.Slots(), "series")
-		c.numbers(*column...)
+		ok = ok && len(*column) == r.Slots()
 	}
-	c.require(len(w.Rules) <= maxPeerRules && len(w.Latency) <= maxPeerListeners, "list")
 	for i := range w.Rules {
-		c.row(&w.Rules[i], r)
+		row := &w.Rules[i]
+		ok = ok && row.DeniedShare <= 1 && row.ShadowShare <= 1 && len(row.Decisions) <= r.Slots() && len(row.DeniedOrShadowed) <= r.Slots()
 	}
-	for name, buckets := range w.Latency {
-		c.texts(name)
-		c.numbers(buckets...)
-	}
+	return ok
 }
 
-func (c *summaryCheck) row(row *RuleRow, r history.Resolution) {
-	c.texts(row.Name, row.Limit, row.Mode)
-	c.counts(row.Totals)
-	c.counts(row.Counts)
-	c.rates(Rates{Decisions: row.Rate})
-	c.require(row.DeniedShare >= 0 && row.DeniedShare <= 1 && row.ShadowShare >= 0 && row.ShadowShare <= 1, "share")
-	c.require(len(row.Decisions) <= r.Slots() && len(row.DeniedOrShadowed) <= r.Slots(), "sparkline")
-	c.numbers(row.Decisions...)
-	c.numbers(row.DeniedOrShadowed...)
-	if p := row.Permits; p != nil {
-		c.numbers(p.Granted, p.Released, p.NotHeld, p.HeldIDs)
+func (t *peerTop) fits() bool {
+	ok := len(t.Entries) <= maxPeerKeys
+	for i := range t.Entries {
+		k := &t.Entries[i]
+		ok = ok && len(k.Key) <= maxPeerKeyBytes && k.Length >= len(k.Key) && k.Error <= k.Count
 	}
+	return ok
 }
 
-func (c *summaryCheck) top(t *peerTop) {
-	c.require(t.Sampling >= 0 && len(t.Keys) <= maxPeerKeys, "top keys")
-	c.numbers(t.Total, t.Floor)
-	for i := range t.Keys {
-		k := &t.Keys[i]
-		c.texts(k.Rule, k.Limit)
-		c.numbers(k.Count, k.Shadowed)
-		c.require(len(k.Key) <= maxPeerKeyBytes && k.Length >= len(k.Key) && k.Error <= k.Count, "top key")
+// checkBounds returns an error if a text within a value is too long, or a number below 0 or so large
+// that sums could overflow.
+func checkBounds(v reflect.Value) (err error) {
+	ok := true
+	switch kind := v.Kind(); {
+	case v.Type() == reflect.TypeFor[time.Time]():
+	case kind == reflect.String:
+		ok = v.Len() <= maxPeerText
+	case v.CanUint():
+		ok = v.Uint() <= maxPeerNumber
+	case v.CanInt():
+		ok = v.Int() >= 0 && v.Int() <= maxPeerNumber
+	case v.CanFloat():
+		ok = v.Float() >= 0 && v.Float() <= maxPeerNumber
+	case kind == reflect.Pointer && !v.IsNil():
+		err = checkBounds(v.Elem())
+	case kind == reflect.Struct:
+		for i := range v.NumField() {
+			err = cmp.Or(err, checkBounds(v.Field(i)))
+		}
+	case kind == reflect.Slice:
+		for i := range v.Len() {
+			err = cmp.Or(err, checkBounds(v.Index(i)))
+		}
+	case kind == reflect.Map:
+		for key, value := range v.Seq2() {
+			err = cmp.Or(err, checkBounds(key), checkBounds(value))
+		}
 	}
+	if !ok {
+		return fmt.Errorf("%v is out of bounds", v.Type())
+	}
+	return err
 }

@@ -25,7 +25,7 @@ func (o *Observer) Top(ctx context.Context, q TopQuery) *Top {
 	}
 	if q.Scope == ScopeAll {
 		peers := o.others(ctx)
-		t.setDaemons(o, peers)
+		t.Daemons = allDaemons(Daemon{Name: t.Daemon, Version: o.options.Version, Started: o.started.UTC(), Updated: t.Time}, peers)
 		keys = mergeTop(keys, peers, q)
 		t.Enabled = t.Enabled || len(keys.Entries) > 0
 	}

@@ -1,71 +1,37 @@
 package history
 
 import (
-	"bufio"
-	"encoding/binary"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 )
-
-// A history in a file is its width, the second, and for each series its name and the numbers
-// of its rings. Numbers are varints, and zeros are counted: 0 3 is three of them. The series
-// of the sum and of others come first.
 
 // ErrBadHistory means that saved history cannot be read.
 var ErrBadHistory = errors.New("history: not a saved history")
 
-const maxName = 64 << 10
+// saved is a history in a file. What the counters were is not part of it.
+type saved struct {
+	Width       int
+	Second      int64
+	Sum, Others rings
+	Named       map[string]rings
+}
 
-// Save writes the history. What the counters were is not part of it.
+// Save writes the history.
 func (h *History) Save(w io.Writer) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e := encoder{w: bufio.NewWriter(w)}
-	e.number(uint64(h.width))
-	e.number(uint64(h.second))
-	e.number(uint64(h.owners))
-	e.rings(&h.sum)
-	e.rings(&h.others)
-	for _, name := range slices.Sorted(maps.Keys(h.named)) {
-		if c := h.named[name]; c.own != nil {
-			e.number(uint64(len(name)))
-			_, _ = e.w.WriteString(name)
-			e.rings(c.own)
+	s := saved{Width: h.width, Second: h.second, Sum: h.sum, Others: h.others, Named: map[string]rings{}}
+	for name, c := range h.named {
+		if c.own != nil {
+			s.Named[name] = *c.own
 		}
 	}
-	return e.w.Flush()
+	return gob.NewEncoder(w).Encode(s)
 }
 
-// An encoder writes numbers. Its writer keeps the first error.
-type encoder struct {
-	w     *bufio.Writer
-	bytes [binary.MaxVarintLen64]byte
-}
-
-func (e *encoder) number(n uint64) {
-	_, _ = e.w.Write(e.bytes[:binary.PutUvarint(e.bytes[:], n)])
-}
-
-func (e *encoder) rings(r *rings) {
-	for _, ring := range r {
-		for i := 0; i < len(ring); {
-			e.number(uint64(ring[i]))
-			zeros := 0
-			for i+zeros < len(ring) && ring[i+zeros] == 0 {
-				zeros++
-			}
-			if zeros > 0 {
-				e.number(uint64(zeros))
-			}
-			i += max(zeros, 1)
-		}
-	}
-}
-
-// A Reader is what history is loaded from.
+// A Reader is what history is loaded from. What follows the history stays in it.
 type Reader interface {
 	io.Reader
 	io.ByteReader
@@ -76,71 +42,37 @@ type Reader interface {
 func (h *History) Load(r Reader) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d := decoder{r: r}
-	loaded := New(h.width)
-	if width := d.number(1 << 20); d.err == nil && width != uint64(h.width) {
-		return fmt.Errorf("%w: %d columns, want %d", ErrBadHistory, width, h.width)
+	var s saved
+	if err := gob.NewDecoder(r).Decode(&s); err != nil {
+		return fmt.Errorf("%w: %w", ErrBadHistory, err)
 	}
-	loaded.second = int64(d.number(1 << 40))
-	series := d.number(MaxSeries)
-	d.rings(&loaded.sum)
-	d.rings(&loaded.others)
-	for range series {
-		name := make([]byte, d.number(maxName))
-		if d.err == nil {
-			_, d.err = io.ReadFull(r, name)
-		}
-		own := newRings(h.width)
-		d.rings(&own)
-		loaded.named[string(name)] = &counters{own: &own}
-		loaded.owners = len(loaded.named)
-		if d.err != nil {
-			break
-		}
+	if !s.fits(h.width) {
+		return fmt.Errorf("%w: %d series of %d columns, want %d columns", ErrBadHistory, len(s.Named), s.Width, h.width)
 	}
-	if d.err != nil {
-		return fmt.Errorf("%w: %w", ErrBadHistory, d.err)
+	h.second, h.sum, h.others = s.Second, s.Sum, s.Others
+	for name, own := range s.Named {
+		h.named[name] = &counters{own: &own}
 	}
-	h.second, h.named, h.owners, h.sum, h.others = loaded.second, loaded.named, loaded.owners, loaded.sum, loaded.others
+	h.owners = len(s.Named)
 	return nil
 }
 
-// A decoder reads numbers until the first error.
-type decoder struct {
-	r   Reader
-	err error
+const maxSecond = 1 << 40
+
+// fits reports whether the saved history has the shape of one with that many columns.
+func (s *saved) fits(width int) bool {
+	ok := s.Width == width && len(s.Named) <= MaxSeries && s.Second >= 0 && s.Second < maxSecond
+	for _, r := range s.Named {
+		ok = ok && r.fits(width)
+	}
+	return ok && s.Sum.fits(width) && s.Others.fits(width)
 }
 
-func (d *decoder) number(most uint64) uint64 {
-	if d.err != nil {
-		return 0
-	}
-	n, err := binary.ReadUvarint(d.r)
-	switch {
-	case err != nil:
-		d.err = err
-	case n > most:
-		d.err = fmt.Errorf("%d is more than %d", n, most)
-	default:
-		return n
-	}
-	return 0
-}
-
-func (d *decoder) rings(r *rings) {
-	for _, ring := range r {
-		for i := 0; i < len(ring) && d.err == nil; {
-			n := d.number(1<<32 - 1)
-			if n != 0 {
-				ring[i] = uint32(n)
-				i++
-				continue
-			}
-			zeros := int(d.number(uint64(len(ring) - i)))
-			if zeros == 0 && d.err == nil {
-				d.err = errors.New("a run of no zeros")
-			}
-			i += zeros
+func (r *rings) fits(width int) bool {
+	for i := range r {
+		if len(r[i]) != int(slots[i])*width {
+			return false
 		}
 	}
+	return true
 }

@@ -72,9 +72,9 @@ func New(width int) *History {
 // calls record for each name with the counters' present values. Names that it leaves out
 // are forgotten. A second that was recorded already is recorded again in addition.
 func (h *History) Tick(second int64, read func(record func(name string, values []uint64))) {
+	h.TickSome(second, read)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.update(second, read)
 	for name, c := range h.named {
 		if c.tick != h.second {
 			h.forget(name, c)
@@ -86,10 +86,6 @@ func (h *History) Tick(second int64, read func(record func(name string, values [
 func (h *History) TickSome(second int64, read func(record func(name string, values []uint64))) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.update(second, read)
-}
-
-func (h *History) update(second int64, read func(record func(name string, values []uint64))) {
 	h.advance(second)
 	read(h.record)
 }

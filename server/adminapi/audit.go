@@ -68,9 +68,5 @@ type auditResponse struct {
 }
 
 func (s *Server) handleAudit(w http.ResponseWriter, _ *http.Request) {
-	entries := s.options.Audit.Recent()
-	if entries == nil {
-		entries = []audit.Entry{}
-	}
-	writeJSON(w, http.StatusOK, auditResponse{entries})
+	writeJSON(w, http.StatusOK, auditResponse{append([]audit.Entry{}, s.options.Audit.Recent()...)})
 }

@@ -19,16 +19,7 @@ type Explanation struct {
 	Key  string  `json:"key"`
 }
 
-// handleExplain answers /v1/explain: which rule applies to the entries of a descriptor.
-func (s *Server) handleExplain(w http.ResponseWriter, r *http.Request) {
-	x, err := s.explain(r)
-	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
-	}
-	writeJSON(w, http.StatusOK, x)
-}
-
+// explain answers /v1/explain: which rule applies to the entries of a descriptor.
 func (s *Server) explain(r *http.Request) (*Explanation, error) {
 	domain, entries, err := decodeDescriptor(r)
 	if err != nil {

@@ -3,7 +3,6 @@ package adminapi
 import (
 	"net/http"
 
-	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/observe"
 )
 
@@ -26,17 +25,8 @@ type inspection struct {
 	Actions bool `json:"actions"`
 }
 
-// handleInspect answers /v1/inspect: everything about one key. The parameters are those of
+// inspect answers /v1/inspect: everything about one key. The parameters are those of
 // /v1/keys; a key alone means all rules.
-func (s *Server) handleInspect(w http.ResponseWriter, r *http.Request) {
-	result, err := s.inspect(r)
-	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
-	}
-	writeJSON(w, http.StatusOK, result)
-}
-
 func (s *Server) inspect(r *http.Request) (*inspection, error) {
 	targets, more, err := s.findAll(r)
 	if err != nil {

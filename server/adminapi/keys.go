@@ -20,9 +20,9 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// handleKey answers /v1/keys: GET peeks at a key, POST refunds units, DELETE resets
+// key answers /v1/keys: GET peeks at a key, POST refunds units, DELETE resets
 // it. A key can be any bytes, escaped as usual in a URL.
-func (s *Server) handleKey(w http.ResponseWriter, r *http.Request) {
+func (s *Server) key(r *http.Request) (*keyState, error) {
 	k, err := decodeKeyRequest(r)
 	var t keyTarget
 	if err == nil {
@@ -30,15 +30,9 @@ func (s *Server) handleKey(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		s.refuse(r, k.target(), k.reason, err.Error())
-		httpserver.WriteProblem(w, problemOf(err))
-		return
+		return nil, err
 	}
-	state, err := s.takeOrAct(r, k, t)
-	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
-	}
-	writeJSON(w, http.StatusOK, state)
+	return s.takeOrAct(r, k, t)
 }
 
 // takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.

@@ -65,16 +65,15 @@ func (s *Server) findTarget(k *keyRequest) (keyTarget, error) {
 }
 
 func findByRule(set *rules.Set, k *keyRequest) (keyTarget, error) {
-	all := set.Rules()
-	i := slices.IndexFunc(all, func(r *rules.Rule) bool { return r.Name == k.rule })
-	if i < 0 {
-		return keyTarget{}, &notFoundError{fmt.Sprintf("no such rule: %.200q", k.rule), nearestRule(k.rule, all)}
+	rule := set.Rule(k.rule)
+	switch {
+	case rule == nil:
+		return keyTarget{}, noSuchRule(set, k.rule)
+	case rule.Unlimited:
+		return keyTarget{}, errUnlimited(rule)
 	}
-	if all[i].Unlimited {
-		return keyTarget{}, errUnlimited(all[i])
-	}
-	key, err := set.ParseKey(all[i], k.key)
-	return newTarget(all[i], key), err
+	key, err := set.ParseKey(rule, k.key)
+	return newTarget(rule, key), err
 }
 
 func errUnlimited(r *rules.Rule) error {
@@ -101,12 +100,12 @@ func newTarget(rule *rules.Rule, key string) keyTarget {
 	return keyTarget{rule: rule, limit: rule.Limit, key: key}
 }
 
-func nearestRule(name string, all []*rules.Rule) string {
+func noSuchRule(set *rules.Set, name string) error {
 	var names []string
-	for _, r := range all {
+	for _, r := range set.Rules() {
 		names = append(names, r.Name)
 	}
-	return spelling.Similar(name, names)
+	return &notFoundError{fmt.Sprintf("no such rule: %.200q", name), spelling.Similar(name, names)}
 }
 
 // nearestForm returns the key form of the rule of the domain that is most similar to the

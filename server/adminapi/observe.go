@@ -3,7 +3,6 @@ package adminapi
 import (
 	"net/http"
 
-	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/observe"
 )
 
@@ -19,21 +18,20 @@ const (
 	maxFilter = 200 // bytes
 )
 
-// handleLive answers /v1/live.
-func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
+// live answers /v1/live.
+func (s *Server) live(r *http.Request) (*liveResponse, error) {
 	q := observe.LiveQuery{Window: observe.TwoMinutes, Scope: observe.ScopeDaemon, Sort: observe.SortNames[0], Rules: defaultRuleRows}
 	err := decodeQuery(r, map[string]func(string) error{
-		"window": choice(func(text string) { q.Window = observe.Window(text) }, texts(observe.Windows)...),
-		"scope":  choice(func(text string) { q.Scope = text }, observe.ScopeDaemon, observe.ScopeAll),
-		"sort":   choice(func(text string) { q.Sort = text }, observe.SortNames...),
+		"window": choice(&q.Window, observe.Windows...),
+		"scope":  choice(&q.Scope, observe.ScopeDaemon, observe.ScopeAll),
+		"sort":   choice(&q.Sort, observe.SortNames...),
 		"rules":  number(&q.Rules, 0, maxRuleRows),
 		"filter": short(&q.Filter, maxFilter),
 	})
 	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
+		return nil, err
 	}
-	writeCompactJSON(w, liveResponse{s.observer.Live(r.Context(), q), s.failedReload()})
+	return &liveResponse{s.observer.Live(r.Context(), q), s.failedReload()}, nil
 }
 
 // A liveResponse is the response of /v1/live, with how the last load of the rules of this
@@ -54,12 +52,12 @@ func (s *Server) failedReload() *Reload {
 	return last
 }
 
-// handleTop answers /v1/top.
-func (s *Server) handleTop(w http.ResponseWriter, r *http.Request) {
+// top answers /v1/top.
+func (s *Server) top(r *http.Request) (*observe.Top, error) {
 	q := observe.TopQuery{By: observe.ByAsked, Scope: observe.ScopeDaemon, N: defaultTopKeys}
 	err := decodeQuery(r, map[string]func(string) error{
-		"by":    choice(func(text string) { q.By = text }, observe.ByAsked, observe.ByDenied),
-		"scope": choice(func(text string) { q.Scope = text }, observe.ScopeDaemon, observe.ScopeAll),
+		"by":    choice(&q.By, observe.ByAsked, observe.ByDenied),
+		"scope": choice(&q.Scope, observe.ScopeDaemon, observe.ScopeAll),
 		"n":     number(&q.N, 1, maxTopKeys),
 		"rule": func(text string) error {
 			q.Rule = &text
@@ -67,8 +65,7 @@ func (s *Server) handleTop(w http.ResponseWriter, r *http.Request) {
 		},
 	})
 	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
+		return nil, err
 	}
-	writeCompactJSON(w, s.observer.Top(r.Context(), q))
+	return s.observer.Top(r.Context(), q), nil
 }

@@ -61,22 +61,10 @@ func overrideProblem(err error) httplimit.Problem {
 type overrideQuery struct{ rule, key, reason, format string }
 
 func decodeOverrideQuery(r *http.Request) (*overrideQuery, error) {
-	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
-	if err != nil {
-		return nil, err
-	}
-	q, seen := &overrideQuery{}, map[string]bool{}
-	for _, p := range parameters {
-		field := map[string]*string{"rule": &q.rule, "key": &q.key, "reason": &q.reason, "format": &q.format}[p.Name]
-		if field == nil || seen[p.Name] {
-			return nil, &parameterError{p.Name, fmt.Sprintf("unknown or duplicate parameter %.80q", p.Name)}
-		}
-		*field, seen[p.Name] = p.Value, true
-	}
-	if q.format != "" && q.format != "csv" && q.format != "json" {
-		return nil, &parameterError{"format", "want csv or json"}
-	}
-	return q, nil
+	q := &overrideQuery{}
+	return q, decodeQuery(r, map[string]func(string) error{
+		"rule": text(&q.rule), "key": text(&q.key), "reason": text(&q.reason), "format": choice(&q.format, "csv", "json"),
+	})
 }
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
@@ -157,7 +145,7 @@ type overrideResolver struct {
 func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Override, err error) {
 	rule := v.rule(q.Rule)
 	if rule == nil {
-		return o, &notFoundError{fmt.Sprintf("no such rule: %.200q", q.Rule), nearestRule(q.Rule, v.set.Rules())}
+		return o, noSuchRule(v.set, q.Rule)
 	}
 	if rule.CountedBy != rule.Name {
 		return o, &overrides.FieldError{Field: "rule", Err: fmt.Errorf("%s has no keys of its own: override those of %s", rule.Name, rule.CountedBy)}

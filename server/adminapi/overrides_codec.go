@@ -1,9 +1,7 @@
 package adminapi
 
 import (
-	"bytes"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -108,22 +106,14 @@ func decodeOverrides(w http.ResponseWriter, r *http.Request) (all []overrideRequ
 }
 
 func decodeOverridesJSON(body io.Reader) ([]overrideRequest, error) {
-	text, err := io.ReadAll(body)
-	if err != nil {
-		return nil, err
-	}
 	var list struct {
 		Overrides *[]overrideRequest `json:"overrides"`
 		Durable   bool               `json:"durable"`
 		overrideRequest
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&list); err != nil {
-		return nil, fmt.Errorf(`want JSON such as {"rule": "shop/user", "key": "42", "limit": "600/1m"}, or a list of them in {"overrides": [...]}: %w`, withoutGoTypes(err))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("want one JSON object")
+	const example = `{"rule": "shop/user", "key": "42", "limit": "600/1m"}, or a list of them in {"overrides": [...]}`
+	if err := decodeJSON(body, &list, example); err != nil {
+		return nil, err
 	}
 	switch {
 	case list.Overrides == nil:
@@ -132,19 +122,6 @@ func decodeOverridesJSON(body io.Reader) ([]overrideRequest, error) {
 		return nil, errors.New("want one override, or a list of overrides, not both")
 	}
 	return *list.Overrides, nil
-}
-
-// withoutGoTypes returns an error of the decoder in the caller's terms: a value of the
-// wrong kind is named by its field, and not by the type that it is decoded into.
-func withoutGoTypes(err error) error {
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case !errors.As(err, &wrong):
-		return err
-	case wrong.Field == "":
-		return fmt.Errorf("got %s", wrong.Value)
-	}
-	return fmt.Errorf("%s: got %s", wrong.Field, wrong.Value)
 }
 
 // columns are the columns of a table, in the order of an export.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -42,31 +41,21 @@ const (
 	defaultPermitKeys = 5
 )
 
-// handlePermits answers /v1/permits.
-func (s *Server) handlePermits(w http.ResponseWriter, r *http.Request) {
+// permits answers /v1/permits.
+func (s *Server) permits(r *http.Request) (*permitsResponse, error) {
 	only, keys := "", defaultPermitKeys
-	err := decodeQuery(r, map[string]func(string) error{
-		"rule": func(text string) error {
-			only = text
-			return nil
-		},
-		"keys": number(&keys, 0, maxPermitKeys),
-	})
-	if err == nil && s.engine.Rules() == nil {
-		err = engine.ErrNoRules
-	}
-	var response *permitsResponse
-	if err == nil {
-		response, err = s.permits(r.Context(), s.engine.Rules(), only, keys)
-	}
+	err := decodeQuery(r, map[string]func(string) error{"rule": text(&only), "keys": number(&keys, 0, maxPermitKeys)})
 	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
+		return nil, err
 	}
-	writeJSON(w, http.StatusOK, response)
+	set := s.engine.Rules()
+	if set == nil {
+		return nil, engine.ErrNoRules
+	}
+	return s.permitRules(r.Context(), set, only, keys)
 }
 
-func (s *Server) permits(ctx context.Context, set *rules.Set, only string, keys int) (*permitsResponse, error) {
+func (s *Server) permitRules(ctx context.Context, set *rules.Set, only string, keys int) (*permitsResponse, error) {
 	counters := map[string]*engine.RuleStats{}
 	for _, c := range s.engine.RuleStats() {
 		counters[c.Rule] = c

@@ -2,6 +2,7 @@ package adminapi
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -34,12 +35,11 @@ func decodeQuery(r *http.Request, set map[string]func(string) error) error {
 }
 
 // choice returns a function that accepts some words.
-func choice(set func(string), words ...string) func(string) error {
+func choice[T ~string](s *T, words ...T) func(string) error {
 	return func(text string) error {
-		if !slices.Contains(words, text) {
-			return fmt.Errorf("want %s", strings.Join(words, ", "))
+		if *s = T(text); !slices.Contains(words, *s) {
+			return fmt.Errorf("want %s", joined(words))
 		}
-		set(text)
 		return nil
 	}
 }
@@ -54,6 +54,9 @@ func number(n *int, least, most int) func(string) error {
 	}
 }
 
+// text returns a function that accepts any text.
+func text(s *string) func(string) error { return short(s, math.MaxInt) }
+
 // short returns a function that accepts a text of at most so many bytes.
 func short(s *string, most int) func(string) error {
 	return func(text string) error {
@@ -65,9 +68,9 @@ func short(s *string, most int) func(string) error {
 	}
 }
 
-func texts[T ~string](all []T) (words []string) {
-	for _, word := range all {
-		words = append(words, string(word))
+func joined[T ~string](words []T) (text string) {
+	for _, word := range words {
+		text += ", " + string(word)
 	}
-	return words
+	return strings.TrimPrefix(text, ", ")
 }

@@ -2,10 +2,7 @@ package adminapi
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -30,7 +27,8 @@ type simulateRequest struct {
 // handleSimulate answers /v1/simulate: what a limit does to traffic, under every
 // algorithm. It touches no counter of the server.
 func (s *Server) handleSimulate(w http.ResponseWriter, r *http.Request) {
-	request, err := decodeSimulateRequest(w, r)
+	var request simulateRequest
+	err := decodeJSON(http.MaxBytesReader(w, r.Body, maxSimulateBody), &request, `{"limit": "10/1s", "traffic": "edge"}`)
 	var result *simulator.Simulation
 	if err == nil {
 		result, err = request.run()
@@ -40,19 +38,6 @@ func (s *Server) handleSimulate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, result)
-}
-
-func decodeSimulateRequest(w http.ResponseWriter, r *http.Request) (*simulateRequest, error) {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSimulateBody))
-	d.DisallowUnknownFields()
-	request := &simulateRequest{}
-	if err := d.Decode(request); err != nil {
-		return nil, fmt.Errorf(`want JSON such as {"limit": "10/1s", "traffic": "edge"}: %w`, withoutGoTypes(err))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("want one JSON object")
-	}
-	return request, nil
 }
 
 // maxSeconds is beyond every arrival that the simulator accepts, and within a

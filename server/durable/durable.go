@@ -26,26 +26,10 @@ const snapshotName = "memory.snapshot"
 type Store struct {
 	*penstock.Memory
 	dir       *Dir
-	ownsDir   bool
 	loadError error
 
 	mu     sync.Mutex
 	closed bool
-}
-
-// Open is [OpenDir] and [Dir.OpenStore]. Closing the store closes the directory.
-func Open(dir string, o *penstock.MemoryOptions) (*Store, error) {
-	d, err := OpenDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	s, err := d.OpenStore(o)
-	if err != nil {
-		_ = d.Close()
-		return nil, err
-	}
-	s.ownsDir = true
-	return s, nil
 }
 
 // OpenStore returns the store of a directory. The options are those of the memory store,
@@ -146,8 +130,8 @@ func (s *Store) Run(ctx context.Context, interval time.Duration, saved func(erro
 	}
 }
 
-// Close saves a last snapshot, and unlocks a directory that [Open] has locked. The store
-// still decides after that, but its decisions are not saved.
+// Close saves a last snapshot. The store still decides after that, but its decisions are not
+// saved.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,9 +139,5 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	err := s.save()
-	if s.ownsDir {
-		err = errors.Join(err, s.dir.Close())
-	}
-	return err
+	return s.save()
 }

@@ -20,9 +20,29 @@ import (
 
 var ctx = context.Background()
 
-func open(t *testing.T, dir string) *durable.Store {
+// A store is a store with its directory, which is closed with it.
+type store struct {
+	*durable.Store
+	dir *durable.Dir
+}
+
+func openStore(path string, o *penstock.MemoryOptions) (*store, error) {
+	dir, err := durable.OpenDir(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := dir.OpenStore(o)
+	if err != nil {
+		_ = dir.Close()
+	}
+	return &store{s, dir}, err
+}
+
+func (s *store) Close() error { return errors.Join(s.Store.Close(), s.dir.Close()) }
+
+func open(t *testing.T, dir string) *store {
 	t.Helper()
-	s, err := durable.Open(dir, nil)
+	s, err := openStore(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,21 +61,21 @@ func limiter(t *testing.T, s penstock.Store, l penstock.Limit) *penstock.Limiter
 // quota is a limit that does not refill during a test.
 var quota = penstock.Per(1000, 300*24*time.Hour).WithName("quota")
 
-func spend(t *testing.T, s *durable.Store, key string, n int64) {
+func spend(t *testing.T, s *store, key string, n int64) {
 	t.Helper()
 	if d, err := limiter(t, s.Memory, quota).AllowN(ctx, key, n); err != nil || !d.Allowed {
 		t.Fatalf("%d of %q: %v, %v", n, key, d, err)
 	}
 }
 
-func remaining(t *testing.T, s *durable.Store, key string, want int64) {
+func remaining(t *testing.T, s *store, key string, want int64) {
 	t.Helper()
 	if d, err := limiter(t, s.Memory, quota).Peek(ctx, key); err != nil || d.Remaining != want {
 		t.Errorf("%q: %v, %v, want %d remaining", key, d, err, want)
 	}
 }
 
-func closed(t *testing.T, s *durable.Store) {
+func closed(t *testing.T, s *store) {
 	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -82,7 +102,7 @@ func TestStoreQuotaSurvivesRestart(t *testing.T) {
 func TestOpenLocksDirectory(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if other, err := durable.Open(dir, nil); err == nil || !strings.Contains(err.Error(), "another process") {
+	if other, err := openStore(dir, nil); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("opened twice: %v, %v, want an error that says so", other, err)
 	}
 	closed(t, s)
@@ -138,13 +158,13 @@ func TestOpenReturnsOtherErrors(t *testing.T) {
 		spend(t, s, strconv.Itoa(i), 1)
 	}
 	closed(t, s)
-	if _, err := durable.Open(dir, &penstock.MemoryOptions{MaxKeys: 5}); err == nil || !strings.Contains(err.Error(), "MaxKeys") {
+	if _, err := openStore(dir, &penstock.MemoryOptions{MaxKeys: 5}); err == nil || !strings.Contains(err.Error(), "MaxKeys") {
 		t.Errorf("a store that is too small: %v, want an error that says so", err)
 	}
 	s = open(t, dir) // and nothing was lost
 	remaining(t, s, "3", 999)
 	closed(t, s)
-	if _, err := durable.Open(filepath.Join(dir, "lock", "below"), nil); err == nil {
+	if _, err := openStore(filepath.Join(dir, "lock", "below"), nil); err == nil {
 		t.Error("a directory below a file: want an error")
 	}
 }
@@ -306,7 +326,7 @@ func killedSpender(t *testing.T, dir string, after time.Duration) (acknowledged 
 
 // spender takes units and saves until it is killed.
 func spender(dir string) error {
-	s, err := durable.Open(dir, nil)
+	s, err := openStore(dir, nil)
 	if err != nil {
 		return err
 	}

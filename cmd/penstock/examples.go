@@ -49,9 +49,9 @@ func exampleCommand(listener, command string, addr net.Addr, usesTLS bool) strin
 		}
 		return strings.NewReplacer("HOST", host, "PORT", port).Replace(command)
 	}
-	scheme := map[string]string{"grpc": "grpc"}[listener]
-	if scheme == "" {
-		scheme = "http"
+	scheme := "http"
+	if listener == "grpc" {
+		scheme = "grpc"
 	}
 	if usesTLS {
 		scheme += "s"

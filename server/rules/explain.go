@@ -240,9 +240,9 @@ func columns(rows [][]string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t")) // a strings.Builder cannot fail
 	}
-	_ = w.Flush() // a strings.Builder cannot fail
+	_ = w.Flush()
 	return b.String()
 }
 

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/penstock-io/penstock/server/rules"
@@ -26,6 +25,7 @@ const (
 // checked as all others. Each descriptor is on a line of its own, below the first, so the
 // number of a line is that of a descriptor plus one.
 type writer struct {
+	resource    *resource // which is being written
 	text        []byte
 	descriptors int
 	unknown     []string // fields that were ignored, as MESSAGE.NUMBER
@@ -86,10 +86,10 @@ func (w *writer) decodeAll(response *discovery.DiscoveryResponse) ([]*resource, 
 
 // write returns the rule file of a resource.
 func (w *writer) write(r *resource) ([]byte, error) {
-	w.text = nil
+	w.resource, w.text = r, nil
 	w.add("{domain: ")
 	w.addText(r.domain)
-	if err := w.writeDescriptors(r.descriptors, 0); err != nil {
+	if err := w.writeDescriptors(r.descriptors, nil); err != nil {
 		return nil, err
 	}
 	w.add("}\n")
@@ -101,27 +101,25 @@ func (w *writer) add(text string) { w.text = append(w.text, text...) }
 // addText adds a text in quotes. YAML has all the escapes that Go has.
 func (w *writer) addText(text string) { w.text = strconv.AppendQuoteToASCII(w.text, text) }
 
-func (w *writer) writeDescriptors(all [][]byte, depth int) error {
+func (w *writer) writeDescriptors(all [][]byte, parent *node) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if depth > maxDepth {
+	if parent != nil && parent.depth == maxDepth {
 		return fmt.Errorf("descriptors are nested more than %d levels deep", maxDepth)
 	}
 	w.add(", descriptors: [")
-	for i, message := range all {
-		if i > 0 {
-			w.add(",")
-		}
-		if err := w.writeDescriptor(message, depth); err != nil {
+	for _, message := range all {
+		if err := w.writeDescriptor(message, parent); err != nil {
 			return err
 		}
+		w.add(",") // YAML allows one after the last, too
 	}
 	w.add("]")
 	return nil
 }
 
-func (w *writer) writeDescriptor(message []byte, depth int) error {
+func (w *writer) writeDescriptor(message []byte, parent *node) error {
 	w.descriptors++
 	if w.descriptors > maxDescriptors {
 		return fmt.Errorf("more than %d descriptors in all resources", maxDescriptors)
@@ -133,6 +131,8 @@ func (w *writer) writeDescriptor(message []byte, depth int) error {
 	if err != nil {
 		return err
 	}
+	n := newNode(parent, d)
+	w.resource.nodes = append(w.resource.nodes, n)
 	w.add("\n{key: ")
 	w.addText(d.key)
 	if d.value != "" {
@@ -142,13 +142,13 @@ func (w *writer) writeDescriptor(message []byte, depth int) error {
 	w.addFlag("shadow_mode", d.shadow)
 	w.addFlag("detailed_metric", d.detailed)
 	w.addFlag("quota_mode", d.quota)
-	if d.limit != nil {
-		w.writeLimit(d.limit)
+	if err := w.writeLimit(d.limit); err != nil {
+		return err
 	}
 	if err := w.writeMetadata(d.metadata); err != nil {
 		return err
 	}
-	err = w.writeDescriptors(d.children, depth+1)
+	err = w.writeDescriptors(d.children, n)
 	w.add("}")
 	return err
 }
@@ -159,33 +159,41 @@ func (w *writer) addFlag(name string, on bool) {
 	}
 }
 
-func (w *writer) writeLimit(l *rateLimit) {
+func (w *writer) writeLimit(message []byte) error {
+	if message == nil {
+		return nil
+	}
+	l, err := w.decodeLimit(message)
+	if err != nil {
+		return err
+	}
 	w.add(", rate_limit: {unlimited: " + strconv.FormatBool(l.unlimited))
 	if !l.unlimited || l.unit != 0 {
-		unit := "UNKNOWN"
-		if l.unit < uint64(len(unitNames)) {
-			unit = unitNames[l.unit]
-		}
-		w.add(", unit: " + unit)
+		w.add(", unit: " + unitNames[min(l.unit, uint64(len(unitNames)-1))])
 	}
-	if !l.unlimited || l.requests != 0 {
-		w.add(", requests_per_unit: " + strconv.FormatUint(uint64(l.requests), 10))
+	if requests := uint32(l.requests); !l.unlimited || requests != 0 { // cut as protobuf does
+		w.add(", requests_per_unit: " + strconv.FormatUint(uint64(requests), 10))
 	}
 	if l.name != "" {
 		w.add(", name: ")
 		w.addText(l.name)
 	}
-	if len(l.replaces) > 0 {
-		w.add(", replaces: [")
-		for i, name := range l.replaces {
-			w.add(strings.Repeat(", ", min(i, 1)) + "{name: ")
-			w.addText(name)
-			w.add("}")
+	w.add(", replaces: [")
+	for _, message := range l.replaces {
+		var name string
+		if err := w.decode("RateLimitReplace", message, fields{1: &name}); err != nil {
+			return err
 		}
-		w.add("]")
+		w.add("{name: ")
+		w.addText(name)
+		w.add("}, ")
 	}
-	w.add("}")
+	w.add("]}")
+	return nil
 }
+
+// unitNames are those of the units, by their numbers, and last that of all others.
+var unitNames = []string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK", "UNKNOWN"}
 
 func (w *writer) writeMetadata(message []byte) error {
 	if len(message) == 0 {
@@ -236,14 +244,14 @@ func (w *writer) writeNumber(n float64) error {
 
 func (w *writer) writeMap(fields map[string]*structpb.Value) error {
 	w.add("{")
-	for i, name := range slices.Sorted(maps.Keys(fields)) {
-		w.add(strings.Repeat(", ", min(i, 1)))
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		w.add("? ") // without it, YAML allows 1024 characters
 		w.addText(name)
 		w.add(" : ")
 		if err := w.writeValue(fields[name]); err != nil {
 			return err
 		}
+		w.add(", ")
 	}
 	w.add("}")
 	return nil
@@ -251,11 +259,11 @@ func (w *writer) writeMap(fields map[string]*structpb.Value) error {
 
 func (w *writer) writeList(values []*structpb.Value) error {
 	w.add("[")
-	for i, v := range values {
-		w.add(strings.Repeat(", ", min(i, 1)))
+	for _, v := range values {
 		if err := w.writeValue(v); err != nil {
 			return err
 		}
+		w.add(", ")
 	}
 	w.add("]")
 	return nil
@@ -272,8 +280,8 @@ func located(err error, resources []*resource) error {
 	for i, e := range all {
 		named[i] = e
 		for _, r := range resources {
-			if path := r.path(e.Line - 1); r.name == e.File && path != "" {
-				named[i] = &rules.Error{File: e.File, Line: e.Line, Reason: "descriptor " + path + ": " + e.Reason}
+			if n := e.Line - 2; r.name == e.File && n >= 0 && n < len(r.nodes) {
+				named[i] = &rules.Error{File: e.File, Line: e.Line, Reason: "descriptor " + r.nodes[n].path() + ": " + e.Reason}
 				break
 			}
 		}
@@ -281,34 +289,31 @@ func located(err error, resources []*resource) error {
 	return named
 }
 
-// path returns the keys and values that lead to a descriptor, whose number counts from 1, or "".
-func (r *resource) path(number int) string {
-	if number < 1 {
-		return ""
-	}
-	path, _ := pathIn(r.descriptors, &number)
-	return path
+// A node is a descriptor among others.
+type node struct {
+	parent     *node // nil if there is none
+	depth      int
+	key, value string
 }
 
-// pathIn counts down to the descriptor.
-func pathIn(all [][]byte, number *int) (path string, found bool) {
-	for _, message := range all {
-		d, err := (&writer{}).decodeDescriptor(message)
-		if err != nil {
-			return "", false
-		}
-		name := excerpt(d.key)
-		if d.value != "" {
-			name += "=" + excerpt(d.value)
-		}
-		if *number--; *number == 0 {
-			return name, true
-		}
-		if below, found := pathIn(d.children, number); found {
-			return name + "/" + below, true
-		}
+func newNode(parent *node, d *descriptor) *node {
+	n := &node{parent: parent, key: d.key, value: d.value}
+	if parent != nil {
+		n.depth = parent.depth + 1
 	}
-	return "", false
+	return n
+}
+
+// path returns the keys and values that lead to the descriptor.
+func (n *node) path() string {
+	name := excerpt(n.key)
+	if n.value != "" {
+		name += "=" + excerpt(n.value)
+	}
+	if n.parent == nil {
+		return name
+	}
+	return n.parent.path() + "/" + name
 }
 
 // excerpt returns a printable text of limited length.

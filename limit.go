@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -49,21 +50,40 @@ const (
 	Concurrent
 )
 
-// algorithms says what each algorithm is called and can do, in the order of the constants.
-// Code that treats some algorithms differently asks for one of these properties.
+// algorithms says what each algorithm is called, can do and can count, in the order of the
+// constants. Code that treats some algorithms differently asks for one of these properties.
 var algorithms = [...]struct {
 	name    string
-	bucket  bool // has a rate and a burst
+	bucket  bool // has a rate and a Burst
+	aligns  bool // has an Align, Offset and Zone
+	parts   bool // has Buckets
 	owes    bool // a charge can take more than is left
 	permits bool // units are held by an ID and released
+
+	maxCount, maxPeriod limitBound
 }{
 	TokenBucket:   {name: "token-bucket", bucket: true, owes: true},
 	LeakyBucket:   {name: "leaky-bucket", bucket: true, owes: true},
-	FixedWindow:   {name: "fixed-window", owes: true},
-	SlidingWindow: {name: "sliding-window", owes: true},
-	RollingWindow: {name: "rolling-window"},
-	SlidingLog:    {name: "sliding-log"},
-	Concurrent:    {name: "concurrent", permits: true},
+	FixedWindow:   {name: "fixed-window", aligns: true, owes: true},
+	SlidingWindow: {name: "sliding-window", owes: true, maxCount: limitBound{maxSlidingCount, "a sliding-window"}},
+	RollingWindow: {name: "rolling-window", parts: true},
+	SlidingLog: {
+		name:      "sliding-log",
+		maxCount:  limitBound{maxLogCount, "a sliding-log; a sliding-window counts more"},
+		maxPeriod: limitBound{int64(maxLogPeriod), "a sliding-log; a sliding-window counts for longer"},
+	},
+	Concurrent: {
+		name: "concurrent", permits: true,
+		maxCount:  limitBound{maxConcurrentCount, "a concurrent limit"},
+		maxPeriod: limitBound{int64(maxConcurrentPeriod), "a concurrent limit; renew permits that are held for longer"},
+	},
+}
+
+// A limitBound is the most that an algorithm can count, or for how long; 0 if it has no bound of
+// its own. The text is the end of an error message.
+type limitBound struct {
+	most int64
+	text string
 }
 
 // Algorithms returns all algorithms, in the order of the constants.
@@ -91,6 +111,8 @@ func (l Limit) HasPermits() bool { return l.hasPermits() }
 func (l *Limit) isBucket() bool   { return l.isKnown() && algorithms[l.Algorithm].bucket }
 func (l *Limit) canOwe() bool     { return l.isKnown() && algorithms[l.Algorithm].owes }
 func (l *Limit) hasPermits() bool { return l.isKnown() && algorithms[l.Algorithm].permits }
+func (l *Limit) aligns() bool     { return l.isKnown() && algorithms[l.Algorithm].aligns }
+func (l *Limit) hasParts() bool   { return l.isKnown() && algorithms[l.Algorithm].parts }
 func (l *Limit) isKnown() bool    { return int(l.Algorithm) < len(algorithms) }
 
 // An Align determines where the windows of a [FixedWindow] begin.
@@ -234,14 +256,15 @@ func (l Limit) MaxDebt() int64 {
 
 // defaultDebt returns one whole capacity, or less if more could not be counted.
 func (l Limit) defaultDebt() int64 {
-	capacity := l.Capacity()
-	switch l.Algorithm {
-	case FixedWindow:
-		return min(capacity, math.MaxInt64-capacity)
-	case SlidingWindow:
-		return min(capacity, max(maxSlidingCount-capacity, 0))
+	if l.isBucket() {
+		return l.normalBurst()
 	}
-	return capacity
+	return min(l.Count, max(l.mostCount()-l.Count, 0))
+}
+
+// mostCount returns the most that a window can count.
+func (l *Limit) mostCount() int64 {
+	return cmp.Or(algorithms[l.Algorithm].maxCount.most, math.MaxInt64)
 }
 
 // Normal returns the limit with its defaults filled in, and the fields that its
@@ -252,17 +275,14 @@ func (l Limit) Normal() Limit {
 	if l.canOwe() && (l.Debt < NoDebt || l.Count > 0 && l.MaxDebt() != l.defaultDebt()) {
 		n.Debt = l.Debt
 	}
-	switch l.Algorithm {
-	case TokenBucket, LeakyBucket:
+	switch {
+	case l.isBucket():
 		n.Burst = l.normalBurst()
-	case FixedWindow:
+	case l.aligns():
 		n.Align = l.Align
 		n.Period, n.Offset, n.Zone = l.normalWindow()
-	case RollingWindow:
-		n.Buckets = l.Buckets
-		if l.Buckets == 0 {
-			n.Buckets = defaultBuckets
-		}
+	case l.hasParts():
+		n.Buckets = cmp.Or(l.Buckets, defaultBuckets)
 	}
 	return n
 }

@@ -116,7 +116,7 @@ func offsetEnd(t time.Time) time.Time {
 // calendarPeriod returns the nominal length of a window that follows the
 // calendar, or zero for any other limit.
 func (l Limit) calendarPeriod() time.Duration {
-	if l.Algorithm != FixedWindow {
+	if !l.aligns() {
 		return 0
 	}
 	switch l.Align {

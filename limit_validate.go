@@ -2,7 +2,6 @@ package penstock
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
@@ -68,7 +67,7 @@ func (l *Limit) checkNames() error {
 // were ignored, a quota meant to begin at midnight would begin at any time.
 func (l *Limit) checkAlign() error {
 	switch {
-	case l.Align != AlignFirst && l.Algorithm != FixedWindow:
+	case l.Align != AlignFirst && !l.aligns():
 		return badLimit("Align", "%s: requires Algorithm FixedWindow, not %s", l.Align, l.Algorithm)
 	case l.Zone != "" && l.calendarPeriod() == 0:
 		return badLimit("Zone", "%q: requires Algorithm FixedWindow, and Align AlignDay, AlignWeek, AlignMonth or AlignYear", l.Zone)
@@ -104,19 +103,28 @@ func (l *Limit) checkPeriod() error {
 
 // checkAlgorithm checks the fields that depend on the algorithm.
 func (l *Limit) checkAlgorithm() error {
-	switch l.Algorithm {
-	case FixedWindow:
-		return l.checkFixedWindow()
-	case SlidingWindow:
-		return l.checkSlidingWindow()
-	case RollingWindow:
-		return l.checkRollingWindow()
-	case SlidingLog:
-		return l.checkSlidingLog()
-	case Concurrent:
-		return l.checkConcurrent()
+	switch {
+	case l.isBucket():
+		return l.checkBucket()
+	case l.aligns():
+		return l.checkWindow()
+	case l.hasParts():
+		return l.checkParts()
 	}
-	return l.checkBucket()
+	return l.checkBounds()
+}
+
+// checkBounds checks the bounds that only this algorithm has.
+func (l *Limit) checkBounds() error {
+	count, period := &algorithms[l.Algorithm].maxCount, &algorithms[l.Algorithm].maxPeriod
+	if count.most > 0 && l.Count > count.most {
+		return badLimit("Count", "%d: must be at most %d for %s", l.Count, count.most, count.text)
+	}
+	if period.most > 0 && int64(l.Period) > period.most {
+		return badLimit("Period", "%s: must be at most %s for %s",
+			durationText(l.Period), durationText(time.Duration(period.most)), period.text)
+	}
+	return nil
 }
 
 func (l *Limit) checkBucket() error {
@@ -152,16 +160,13 @@ func (l *Limit) checkDebt() error {
 
 // mostDebt returns the largest valid debt of a limit whose other fields are valid.
 func (l *Limit) mostDebt() int64 {
-	switch l.Algorithm {
-	case FixedWindow:
-		return math.MaxInt64 - l.Count
-	case SlidingWindow:
-		return maxSlidingCount - l.Count
+	if l.isBucket() {
+		return algorithm.MaxOverdraft(l.Count, int64(l.Period), l.normalBurst())
 	}
-	return algorithm.MaxOverdraft(l.Count, int64(l.Period), l.normalBurst())
+	return l.mostCount() - l.Count
 }
 
-func (l *Limit) checkFixedWindow() error {
+func (l *Limit) checkWindow() error {
 	if l.Align == AlignFirst {
 		return nil
 	}
@@ -177,39 +182,9 @@ func (l *Limit) checkFixedWindow() error {
 	return nil
 }
 
-func (l *Limit) checkSlidingWindow() error {
-	if l.Count > maxSlidingCount {
-		return badLimit("Count", "%d: must be at most %d for a %s", l.Count, maxSlidingCount, l.Algorithm)
-	}
-	return nil
-}
-
-func (l *Limit) checkRollingWindow() error {
+func (l *Limit) checkParts() error {
 	if l.Buckets < 0 || l.Buckets > maxBuckets {
 		return badLimit("Buckets", "%d: must be from 1 to %d, or 0 for %d", l.Buckets, maxBuckets, defaultBuckets)
-	}
-	return nil
-}
-
-func (l *Limit) checkSlidingLog() error {
-	if l.Count > maxLogCount {
-		return badLimit("Count", "%d: must be at most %d for a %s; a %s counts more",
-			l.Count, maxLogCount, SlidingLog, SlidingWindow)
-	}
-	if l.Period > maxLogPeriod {
-		return badLimit("Period", "%s: must be at most %s for a %s; a %s counts for longer",
-			durationText(l.Period), durationText(maxLogPeriod), SlidingLog, SlidingWindow)
-	}
-	return nil
-}
-
-func (l *Limit) checkConcurrent() error {
-	if l.Count > maxConcurrentCount {
-		return badLimit("Count", "%d: must be at most %d for a %s limit", l.Count, maxConcurrentCount, Concurrent)
-	}
-	if l.Period > maxConcurrentPeriod {
-		return badLimit("Period", "%s: must be at most %s for a %s limit; renew permits that are held for longer",
-			durationText(l.Period), durationText(maxConcurrentPeriod), Concurrent)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ type compiledLimit struct {
 	*stepRow
 	scripts *stepScripts
 
-	// Arguments of the script; see encode.go.
+	// Arguments of the script; see arguments.go.
 	limitArgs     []string // after the cost
 	optionArgs    []string // after how
 	alwaysOptions bool

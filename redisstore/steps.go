@@ -11,9 +11,9 @@ import (
 
 // A stepRow is the Redis part of an algorithm: what its script is sent, and what its reply means.
 type stepRow struct {
-	replyLen   int                  // how many integers the script replies with, unless it packs them in one
-	compile    func(*compiledLimit) // sets the arithmetic, and the arguments that depend on the limit only
-	appendArgs func(cl *compiledLimit, args []string, a stepAsk) []string
+	replyLen   int                                                        // how many integers the script replies with, unless it packs them in one
+	compile    func(*compiledLimit)                                       // sets the arithmetic, and the arguments that depend on the limit only
+	appendRest func(cl *compiledLimit, args []string, a stepAsk) []string // of the arguments, after limitArgs
 	unpack     func(cl *compiledLimit, packed int64, ask algorithm.Request, state []int64) []int64
 	apply      func(cl *compiledLimit, state []int64, c change) (algorithm.Outcome, algorithm.Balance)
 }

@@ -54,7 +54,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -204,7 +203,6 @@ func newStore(client Client, o Options) *Store {
 		timeout:  o.Timeout,
 		inflight: newInflightLimiter(o.MaxCalls, maxSilence(o)),
 		now:      time.Now,
-		denied:   deniedKeys{seed: maphash.MakeSeed()},
 		close:    func() {},
 	}
 	if o.EndEarly {

@@ -134,7 +134,7 @@ func (u *groupQueues) get(steps []script.Step, each bool) *batchQueue {
 	return queue
 }
 
-// appendArgs appends a section for all keys that are left; see encode.go.
+// appendArgs appends a section for all keys that are left; see arguments.go.
 func (g *takeGroup) appendArgs(args []string) []string {
 	fits := "1"
 	if g.neverFits() {

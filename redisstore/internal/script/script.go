@@ -6,7 +6,7 @@
 // files put steps together: under an ID, for several keys, all or nothing.
 //
 // The scripts as they are sent to Redis are in testdata. What they are sent and what they reply
-// is at the top of the store's encode.go.
+// is at the top of the store's arguments.go.
 package script
 
 import (

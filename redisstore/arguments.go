@@ -7,61 +7,74 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// This is what scripts are sent, and what they reply. Package script assembles them; each is one
-// or several steps in one of seven shapes.
+// The protocol between the store and its scripts: their arguments, which this file makes, and their
+// replies, which replies.go reads. Package script assembles the scripts. Each has one of seven shapes,
+// and takes one or several steps; the functions that depend on the step are in steps.go.
 //
-// # Steps
+// # Arguments of a step
 //
-// ARGV of a step. Those behind the bar are left out if none of them is needed, and at the end of the
-// list.
+// Those in brackets are left out at the end, where a call needs none of them.
 //
-//	token bucket    charge  capacity                 | how  overdraft  unit  "u"  bound
-//	leaky bucket    charge  capacity                 | how  overdraft  unit  "u"  bound
-//	fixed window    cost    count     period         | how  overdraft
-//	aligned window  cost    count                      how  overdraft  extra  length  offset
-//	     calendar   cost    count                      how  overdraft  extra  ""  start  start  …
-//	sliding window  cost    count     period         | how  overdraft
-//	rolling window  cost    count     length  buckets | how
-//	sliding log     cost    count     period         | how
-//	concurrent      cost    period                   | permits  count  how  "1" to deny an ID that holds some
+//	ARGV            1       2         3         4          5        6       7
+//	token bucket    charge  capacity  [how      overdraft  unit     "u"     bound]
+//	leaky bucket    charge  capacity  [how      overdraft  unit     "u"     bound]
+//	fixed window    cost    count     period    [how       overdraft]
+//	sliding window  cost    count     period    [how       overdraft]
+//	rolling window  cost    count     length    buckets    [how]
+//	sliding log     cost    count     period    [how]
+//	aligned window  cost    count     how       overdraft  extra    length  offset
+//	  by calendar   cost    count     how       overdraft  extra    ""      start, of each window
+//	concurrent      cost    period    [permits  count      how      newID]
 //
-//	charge, capacity, unit, bound   of a bucket: debt in nanoseconds, or with "u" in microseconds; unit is that of one unit
-//	cost, count, overdraft          units; the overdraft of a bucket is debt too
-//	cost                            below 0 to refund; 0 to peek; "all" to reset an aligned window
-//	how                             "" or 0: all or nothing; 1: AtMost; o: Overdraw; 0:n or 1:n keeps n units free
-//	period, length, offset, start   milliseconds
-//	extra                           thousandths of the window by which a key outlives it
-//	permits                         the hash of the ID, or in a batch of all IDs
+//	charge, capacity    a bucket's debt in nanoseconds, or with "u" in microseconds; and so its overdraft,
+//	unit, bound         the cost of one unit, and how far the debt may grow (of a leaky bucket: have grown)
+//	cost                units; below 0 to refund, 0 to peek, "all" to reset an aligned window
+//	how                 "" or 0: all or nothing; 1: AtMost; o: Overdraw; with :n, n units are kept free
+//	extra               by how many thousandths of its window a key outlives it
+//	permits             the hash of the ID, or in a batch those of all IDs
+//	newID               1: deny an ID that holds permits
 //
-// Replies of a step: the state that it found, from which the same step in Go works out what the
-// script decided, or the decision. In one number if that can hold all: see the functions unpack….
+// All times are in milliseconds.
 //
-//	buckets                             debt
-//	fixed, sliding window               counts, time left
-//	aligned window                      count, end, now; or -1, 0, now if now is in none of the calendar's windows
-//	rolling window, log, concurrent     granted, used, wait (-1: never), time until none are used
+// # Reply of a step
+//
+// The state that the script found, from which the same step in Go works out what the script decided.
+// Only rings, logs and permits are too long to be sent: their scripts reply with their decision.
+//
+//	buckets                          debt
+//	fixed and sliding window         counts, time left                       } packed in one number
+//	aligned window                   count, end, now                         } if that can hold them
+//	  by calendar                    or -1, 0, now: it is in no window sent
+//	sliding log, concurrent          granted, used, wait, time until empty   } and if all was granted
+//	rolling window                   granted, used, wait, time until empty
+//
+// A wait of -1 is for ever.
 //
 // # Shapes
 //
-//	            KEYS                    ARGV                                  reply
-//	take        state                   step                                  step
-//	batch       state …                 step                                  for each key: n; -3 and a list; or -2, failed
-//	once        state record            step  ttl  unit  o or ""              units and delay of the record, if any; step
-//	            to settle or refund:    step  perTick  most  unit  s or r     units, owed and due of the record, if any; step
-//	once batch  state record …          as once, then the cost of each        for each: how many numbers, these; or -2
-//	take all    state … record …        how  ttl  items                       1 if taken or 0; records; steps
-//	groups      state …                 for each section:                     for each request: 1 or 0, and steps as in a batch;
-//	                                    requests or ""  1 or 0  steps         or -2
+//	shape            KEYS             ARGV                           reply
+//	take             state            step                           step
+//	batch            state …          step                           for each: n; or -3 and a list; or -2
+//	once             state record     step ttl unit how              [units delay] step
+//	  settle, refund state record     step perTick most unit how     [units owed due] step
+//	once batch       state record …   as once, then cost …           for each: length and numbers; or -2
+//	take all         state … record … how ttl item …                 taken [units delay owed due] … step …
+//	take all batch,  state …          section …                      for each: taken and steps as in a batch;
+//	take each batch                                                  or -2
 //
-//	ttl         how long a grant under an ID is remembered, in milliseconds; of take all, 0 without an ID
+//	ttl         how long a grant under an ID is remembered; of take all, 0 without an ID
+//	how         of once: s settles, r refunds, o overdraws, "" takes; of take all: 1 takes, 0 tries, s settles,
+//	            2 cannot fit, but may renew permits
+//	unit        what a unit costs the step; of take all, 0 if it is not recorded, -1 if it takes permits
 //	perTick     how much of a bucket's debt time pays in a millisecond; 0 for a window
 //	most        the most units that a settlement may add
-//	how         1: take; 0: only try; 2: they cannot fit, but permits may be renewed; s: settle
-//	items       letter of the step, a capital to overdraw; with an ID the unit (0: not recorded; -1: permits), perTick and most;
-//	            the number of arguments to try with, these; the number of those to take with, these, or 0 if they are the same
-//	records     units (-1: none), delay, owed and due of each; only with an ID
-//	requests    of a section, which has the same arguments; "" for all that are left; then 0 if they cannot fit
-//	steps       for each the number of its arguments, negative to overdraw; these
+//	[units …]   the record that was found under the ID, if any; of take all, for each item, -1 if none
+//	item        letter, a capital to overdraw; with a ttl: unit perTick most; number of arguments to try with,
+//	            these; number of arguments to take with, these; or 0 if they are the same
+//	section     number of requests with these arguments, or "" for all that are left; 0 if none can fit, or 1;
+//	            for each step the number of its arguments, negative to overdraw, and these
+//	taken       1 if all were, or 0
+//	-2          the step failed; sent again, alone, it returns its error
 
 // A compiledRequest holds what is needed to encode a request's call and to decode
 // its reply.
@@ -193,7 +206,7 @@ type stepAsk struct {
 // appendStep appends the arguments of a step.
 func (cl *compiledLimit) appendStep(args []string, a stepAsk) []string {
 	args = append(append(args, a.cost), cl.limitArgs...)
-	return cl.appendArgs(cl, args, a)
+	return cl.appendRest(cl, args, a)
 }
 
 // appendAsk appends the arguments of a step that takes what is asked for.

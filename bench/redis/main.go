@@ -46,15 +46,16 @@ func command(args []string, stdout, stderr io.Writer) int {
 	for _, l := range append(floors[:1:1], rivals...) {
 		b.Rivals = append(b.Rivals, l.module)
 	}
+	version := ""
 	b.Settings = func() string {
-		return fmt.Sprintf("Redis %s, %d rounds of %s a limiter, %d by redis-benchmark",
-			redistest.InfoField(b, b.server.Server, "redis_version"), b.Rounds, b.Turn, b.benchmarkRounds())
+		return fmt.Sprintf("Redis %s, %d rounds of %s a limiter, %d by redis-benchmark", version, b.Rounds, b.Turn, b.benchmarkRounds())
 	}
 	b.Prepare = func() {
 		if b.Quick {
 			b.Rounds, b.Turn = min(b.Rounds, 3), 2*time.Millisecond
 		}
 		b.server = b.startServer(nil)
+		version = redistest.InfoField(b, b.server.Server, "redis_version")
 	}
 	return b.Main(args, []harness.Case{
 		{Name: "clients", Run: b.clients},

@@ -2,7 +2,6 @@ package penstock
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -63,6 +62,7 @@ type DenyCacheOptions struct {
 // callers wait for its result, for at most five milliseconds. A new denial that
 // held when they began to wait also answers them, even if it has ended since.
 type DenyCache struct {
+	batchFunc
 	next     Store
 	maxAge   int64
 	only     func(Limit) bool
@@ -86,7 +86,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 		o = &DenyCacheOptions{}
 	}
 	keys := orDefault(o.MaxKeys, defaultDenials)
-	return &DenyCache{
+	c := &DenyCache{
 		next:   next,
 		maxAge: int64(orDefault(o.MaxAge, defaultDenialAge)),
 		only:   o.Only,
@@ -94,18 +94,20 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 		hints:  setassoc.New[setHint](keys),
 		sets:   setassoc.New[denialSet](keys),
 	}
+	c.batchFunc = c.decide
+	return c
 }
 
 // A lookup is the state of one request in the cache.
 type lookup struct {
 	limit     *compiledLimit
 	hash      uint64
-	cost      int64  // units that it needs to pass; 0 if denials do not apply to it
-	cacheable bool   // whether a cached denial may answer it
-	began     int64  // when it was first looked up
-	sent      int64  // when it was last looked up, before the store was called
-	leader    bool   // whether other callers may wait for its result
-	answered  bool   // whether a cached denial has answered it
+	cost      int64 // units that it needs to pass; 0 if denials do not apply to it
+	cacheable bool  // whether a cached denial may answer it
+	began     int64 // when it was first looked up
+	sent      int64 // when it was last looked up, before the store was called
+	leader    bool  // whether other callers may wait for its result
+	answered  bool  // whether a cached denial has answered it
 }
 
 // newLookup returns the lookup of a request. It is not ok if the request is
@@ -115,44 +117,118 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	if err != nil || r.validateShape() != nil {
 		return l, false
 	}
-	l = lookup{limit: cl, hash: hashOf(cl, r.Key), cost: r.Cost}
-	if r.AtMost {
-		l.cost = min(l.cost, 1)
-	}
-	if l.cost > 0 {
-		l.cost += min(r.KeepFree, math.MaxInt64-l.cost) // the store denies both alike
-	}
+	l = lookup{limit: cl, hash: hashOf(cl, r.Key), cost: r.needed()}
 	switch {
-	case cl.limit.hasPermits() || c.only != nil && !c.only(r.Limit):
+	case r.returnsUnits() && !cl.limit.hasPermits():
+		l.cost = -1
+	case cl.limit.hasPermits() || r.mayDelay() || c.only != nil && !c.only(r.Limit):
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
-	case r.MaxDelay > 0 && cl.limit.isBucket():
-		l.cost = min(l.cost, 0) // the same, unless it refunds
 	}
-	if r.Settle {
-		l.cost = -1 // it may refund units
-	}
-	l.cacheable = l.cost > 0 && r.ID == "" && !r.Overdraw
+	l.cacheable = l.cost > 0 && r.isPlainTake()
 	return l, true
 }
 
 // Take decides one request: from the cache if it is known to be denied, or else
-// by calling the store.
-func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
+// by calling the store. It makes no batch, because a cached denial must cost little.
+func (c *DenyCache) Take(ctx context.Context, r Request) (d Decision, err error) {
 	if c.next == nil {
-		return Decision{}, errNoStore
+		return d, errNoStore
 	}
 	l, ok := c.newLookup(&r)
 	if !ok {
 		return c.next.Take(ctx, r)
 	}
 	r.compiled = l.limit
-	var d Decision
 	if denied, err := c.lookUpOrWait(ctx, &l, &d); denied || err != nil {
 		return d, err
 	}
-	d, err := c.next.Take(ctx, r)
+	d, err = c.next.Take(ctx, r)
 	c.record(&l, &d, err)
 	return d, err
+}
+
+// decide decides requests: from the cache those that are known to be denied, the others by
+// calling the store. If one of an all-or-nothing request is known to be denied, all are.
+func (c *DenyCache) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
+	var buffer [batchBuffer]lookup
+	ls, ok := c.newLookups(buffer[:0], rs)
+	if !ok {
+		return TakeBatch(ctx, c.next, rs, ds, all)
+	}
+	if all && c.lookUpAll(ls, rs, ds) {
+		peekUnanswered(ls, ds)
+		return nil
+	}
+	if !all {
+		c.lookUpEach(ls, ds)
+	}
+	var indexes [batchBuffer]int
+	err := takeOpen(ctx, c.next, rs, ds, all, unanswered(indexes[:0], ls))
+	for i := range ls {
+		if all && (err != nil || sharesKey(ls, i)) {
+			ls[i].cost = 0 // the sum of costs was denied, or it was taken and refunded
+		}
+		if !ls[i].answered {
+			c.record(&ls[i], &ds[i], err)
+		}
+	}
+	return err
+}
+
+// newLookups appends the lookups of all requests. It is not ok if one of them is
+// malformed; then the store is called, and returns the error.
+func (c *DenyCache) newLookups(ls []lookup, rs []Request) ([]lookup, bool) {
+	for i := range rs {
+		l, ok := c.newLookup(&rs[i])
+		if !ok {
+			return nil, false
+		}
+		ls = append(ls, l)
+	}
+	return ls, true
+}
+
+// unanswered appends the indexes of the lookups that the cache did not answer.
+func unanswered(indexes []int, ls []lookup) []int {
+	for i := range ls {
+		if !ls[i].answered {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
+}
+
+// lookUpEach looks up requests that are independent.
+func (c *DenyCache) lookUpEach(ls []lookup, ds []Decision) {
+	now := c.clock.Now()
+	for i := range ls {
+		ls[i].cacheable = ls[i].cacheable && !followsUnanswered(ls, i)
+		ls[i].answered = c.lookUp(&ls[i], &ds[i], now)
+	}
+}
+
+// followsUnanswered reports whether an earlier request of the batch, for the same
+// key, goes to the store. The later one must see its effect.
+func followsUnanswered(ls []lookup, i int) bool {
+	return slices.ContainsFunc(ls[:i], func(l lookup) bool { return l.hash == ls[i].hash && !l.answered })
+}
+
+// lookUpAll looks up the requests of a TakeAll, and reports whether a cached denial answers
+// one of them, and so all. Requests of one key are denied for the sum of their costs, which the
+// cache does not know. If they cannot be decided together, the store returns the error.
+func (c *DenyCache) lookUpAll(ls []lookup, rs []Request, ds []Decision) (denied bool) {
+	now := c.clock.Now()
+	for i := range ls {
+		ls[i].answered = c.lookUp(&ls[i], &ds[i], now) && !sharesKey(ls, i)
+		denied = denied || ls[i].answered
+	}
+	if denied && !canDecideTogether(rs) {
+		for i := range ls {
+			ls[i].answered = false
+		}
+		return false
+	}
+	return denied
 }
 
 // lookUpOrWait answers a request from the cache. If it cannot, and another caller
@@ -243,122 +319,6 @@ func (c *DenyCache) record(l *lookup, d *Decision, err error) {
 	if l.leader {
 		c.inflight.Done(l.hash)
 	}
-}
-
-// TakeEach decides every request independently: known denials from the cache, the
-// rest in one call to the store. It implements [BatchStore].
-func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
-	clearDecisions(rs, ds)
-	var buffer [batchBuffer]lookup
-	ls, ok := c.newLookups(buffer[:0], rs)
-	if !ok || len(ds) < len(rs) {
-		return TakeEach(ctx, c.next, rs, ds)
-	}
-	var rest []Request // nil until a request is answered
-	for i := range ls {
-		ls[i].cacheable = ls[i].cacheable && !followsUnanswered(ls, i)
-		ls[i].answered = c.lookUp(&ls[i], &ds[i], c.clock.Now())
-		if ls[i].answered && rest == nil {
-			rest = append(make([]Request, 0, len(rs)), rs[:i]...)
-		} else if !ls[i].answered && rest != nil {
-			rest = append(rest, rs[i])
-		}
-	}
-	err := takeUnanswered(ctx, c.next, ls, rs, rest, ds)
-	for i := range ls {
-		if !ls[i].answered {
-			c.record(&ls[i], &ds[i], err)
-		}
-	}
-	return err
-}
-
-// batchBuffer is the largest batch whose lookups stay on the stack.
-const batchBuffer = 8
-
-// newLookups appends the lookups of all requests. It is not ok if one of them is
-// malformed; then the store is called, and returns the error.
-func (c *DenyCache) newLookups(ls []lookup, rs []Request) ([]lookup, bool) {
-	for i := range rs {
-		l, ok := c.newLookup(&rs[i])
-		if !ok {
-			return nil, false
-		}
-		ls = append(ls, l)
-	}
-	return ls, true
-}
-
-// followsUnanswered reports whether an earlier request of the batch, for the same
-// key, goes to the store. The later one must see its effect.
-func followsUnanswered(ls []lookup, i int) bool {
-	return slices.ContainsFunc(ls[:i], func(l lookup) bool { return l.hash == ls[i].hash && !l.answered })
-}
-
-// takeUnanswered calls the store with the requests that the cache did not answer:
-// with rest, or with all requests if rest is nil.
-func takeUnanswered(ctx context.Context, next Store, ls []lookup, rs, rest []Request, ds []Decision) error {
-	if rest == nil {
-		return TakeEach(ctx, next, rs, ds)
-	}
-	if len(rest) == 0 {
-		return nil
-	}
-	decisions := make([]Decision, len(rest))
-	err := TakeEach(ctx, next, rest, decisions)
-	for i := range ls {
-		if !ls[i].answered {
-			ds[i], decisions = decisions[0], decisions[1:]
-		}
-	}
-	if err != nil {
-		return reindex(err, unansweredIndexes(ls))
-	}
-	return nil
-}
-
-func unansweredIndexes(ls []lookup) (indexes []int) {
-	for i := range ls {
-		if !ls[i].answered {
-			indexes = append(indexes, i)
-		}
-	}
-	return indexes
-}
-
-// TakeAll decides the requests all or nothing: without the store if one of them is known
-// to be denied, or else by calling it. It implements [AtomicStore].
-func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	var buffer [batchBuffer]lookup
-	ls, ok := c.newLookups(buffer[:0], rs)
-	if !ok || len(ds) < len(rs) {
-		return TakeAll(ctx, c.next, rs, ds)
-	}
-	if c.lookUpAll(ls, ds) && canDecideTogether(rs) {
-		peekUnanswered(ls, ds)
-		return nil
-	}
-	err := TakeAll(ctx, c.next, rs, ds)
-	for i := range ls {
-		if err != nil || sharesKey(ls, i) {
-			ls[i].cost = 0 // the sum of costs was denied, or it was taken and refunded
-		}
-		c.record(&ls[i], &ds[i], err)
-	}
-	return err
-}
-
-// lookUpAll looks up the requests of a TakeAll, and reports whether a cached denial answers
-// one of them. Requests of one key are denied for the sum of their costs, which the cache
-// does not know.
-func (c *DenyCache) lookUpAll(ls []lookup, ds []Decision) (denied bool) {
-	now := c.clock.Now()
-	for i := range ls {
-		l := &ls[i]
-		l.answered = c.lookUp(l, &ds[i], now) && !sharesKey(ls, i)
-		denied = denied || l.answered
-	}
-	return denied
 }
 
 // canDecideTogether reports whether requests, each of which is valid, can be decided all or

@@ -78,14 +78,23 @@ func (e *RequestError) Unwrap() error { return e.Err }
 
 func requestError(i int, err error) error { return &RequestError{Index: i, Err: err} }
 
+// indexOf returns the index of the request that an error is about, and the error without it. If
+// it names none, the index is negative.
+func indexOf(err error) (int, error) {
+	var about *RequestError
+	if errors.As(err, &about) {
+		return about.Index, about.Err
+	}
+	return -1, err
+}
+
 // reindex translates the index in a RequestError about a subset of requests.
 // index holds the position of each among all requests.
 func reindex(err error, index []int) error {
-	var about *RequestError
-	if !errors.As(err, &about) || uint(about.Index) >= uint(len(index)) {
-		return err
+	if i, about := indexOf(err); uint(i) < uint(len(index)) {
+		return requestError(index[i], about)
 	}
-	return requestError(index[about.Index], about.Err)
+	return err
 }
 
 // A KeyError means that a store answered but cannot decide about one key, for

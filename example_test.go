@@ -136,24 +136,24 @@ func ExampleLimiter_Charge() {
 // A process that has just started makes a third of the calls at first.
 // A budget of tokens for a language model: reserve an estimate before the call, and settle
 // what the response has really used, under a limit by the minute and one by the day.
-func ExampleSettleAll() {
+func ExampleTakeAll_settle() {
 	store := penstock.NewMemory(nil)
 	minute := penstock.PerMinute(10_000)
 	day := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 50_000, Period: 24 * time.Hour}
-	reserve := func(tokens int64) []penstock.Request {
+	budget := func(tokens int64, settle bool) []penstock.Request {
 		return []penstock.Request{
-			{Key: "team-9", Limit: minute, Cost: tokens, ID: "call-1"},
-			{Key: "team-9", Limit: day, Cost: tokens, ID: "call-1"},
+			{Key: "team-9", Limit: minute, Cost: tokens, ID: "call-1", Settle: settle},
+			{Key: "team-9", Limit: day, Cost: tokens, ID: "call-1", Settle: settle},
 		}
 	}
 	ctx, decisions := context.Background(), make([]penstock.Decision, 2)
-	if err := penstock.TakeAll(ctx, store, reserve(4000), decisions); err != nil {
+	if err := penstock.TakeAll(ctx, store, budget(4000, false), decisions); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("allowed:", penstock.Tightest(decisions).Allowed)
 
 	// The response has used 812 tokens. Without an answer, settle again.
-	if err := penstock.SettleAll(ctx, store, reserve(812), decisions); err != nil {
+	if err := penstock.TakeAll(ctx, store, budget(812, true), decisions); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("charged today:", decisions[1].Granted, "left today:", decisions[1].Remaining)

@@ -114,6 +114,7 @@ type FallbackChange struct {
 // are those of the share. A Request.KeepFree then keeps the same share of its units,
 // rounded up.
 type Fallback struct {
+	batchFunc
 	primary, secondary Store
 
 	timeout   time.Duration
@@ -164,6 +165,7 @@ func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 	f.initShards(orDefault(o.MaxKeys, defaultFallbackKeys))
 	bounded, ok := primary.(TimeoutStore)
 	f.setsTimer = !ok || bounded.Timeout() <= 0 || bounded.Timeout() > f.timeout
+	f.batchFunc = f.decide
 	return f
 }
 
@@ -202,134 +204,59 @@ func (f *Fallback) Down() (down, shards int) {
 	return down, len(f.shards)
 }
 
-// Take decides one request.
-func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
-	if f.primary == nil {
-		return Decision{}, errNoStore
-	}
-	if r.Settle {
-		return f.settle(ctx, &r)
-	}
-	s := f.shardFor(r.Key)
-	call, ok := f.admit(s)
-	if !ok {
-		return f.takeLocal(ctx, s, &r)
-	}
-	if r.Cost < 0 && r.ID != "" && s.ledger.isPending(&r) {
-		return f.postponeRefund(ctx, s, &r)
-	}
-	refunded := int64(0)
-	if r.Cost < 0 && s.ledger.hasDebts() {
-		d := f.refundDebt(ctx, s, &r)
-		if r.Cost == 0 {
-			return d, nil
-		}
-		refunded = d.Granted
-	}
-	d, err := f.callPrimary(ctx, r)
-	if f.report(ctx, &call, &r, err) {
-		d, err = f.takeUnanswered(ctx, s, &r)
-	}
-	if err == nil && d.Source != SourceFallback {
-		f.releaseLocal(ctx, &r, &d)
-	}
-	d.Granted += refunded
-	return d, err
-}
-
-// releaseLocal releases permits that the secondary store granted while the primary was
-// down, and that the primary, which decides now, does not know.
-func (f *Fallback) releaseLocal(ctx context.Context, r *Request, d *Decision) {
-	if !r.Limit.hasPermits() || r.Cost >= 0 || r.Cost == Reset || d.Granted != 0 {
-		return
-	}
-	local := *r
-	_, local.Limit = f.modeFor(r.Limit)
-	if own, err := f.secondary.Take(ctx, local); err == nil {
-		d.Granted = own.Granted
-	}
-}
-
-// callPrimary calls the primary store with the timeout.
-func (f *Fallback) callPrimary(ctx context.Context, r Request) (Decision, error) {
-	if f.setsTimer {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, f.timeout)
-		defer cancel()
-	}
-	return f.primary.Take(ctx, r)
-}
-
-// TakeEach decides every request independently. Those whose shards are up are
-// sent in one call. It implements [BatchStore].
-func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
-	clearDecisions(rs, ds)
-	if err := f.validate(rs, ds, (*Request).validateShape); err != nil {
-		return err
-	}
-	if f.refundsDebt(rs) || slices.ContainsFunc(rs, func(r Request) bool { return r.Settle }) {
-		return TakeEach(ctx, StoreFunc(f.Take), rs, ds)
-	}
-	b := f.newBatch(rs)
-	answered, err := b.takeEach(ctx, rs, ds)
-	if err != nil {
-		return err
-	}
-	for i := range rs {
-		if b.calls[i].admitted && (answered || ds[i] != (Decision{})) {
-			f.releaseLocal(ctx, &rs[i], &ds[i])
-			continue
-		}
-		take := f.takeLocal
-		if b.calls[i].admitted {
-			take = f.takeUnanswered
-		}
-		if ds[i], err = take(ctx, b.calls[i].shard, &rs[i]); err != nil {
-			return requestError(i, err)
-		}
-	}
-	return nil
-}
-
-// TakeAll decides the requests all or nothing. If a shard of one of them is down,
-// the secondary store decides all of them. It implements [AtomicStore].
-func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	return undecided(f.takeAll(ctx, rs, ds), rs, ds)
-}
-
-func (f *Fallback) takeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	if err := f.validate(rs, ds, (*Request).validateForAll); err != nil {
-		return err
-	}
-	if err := validateTogether(rs); err != nil {
-		return err
-	}
-	if len(rs) > 0 && rs[0].Settle {
-		return f.settleAll(ctx, rs, ds)
-	}
-	b := f.newBatch(rs)
-	if b.allAdmitted {
-		answered, err := b.call(ctx, TakeAll, rs, ds, nil)
-		if answered || err != nil {
-			return err
-		}
-	}
-	return f.takeAllLocal(ctx, b.calls, rs, ds)
-}
-
-// validate returns an error if a request is malformed.
-func (f *Fallback) validate(rs []Request, ds []Decision, validate func(*Request) error) error {
+// decide decides requests: by the primary store those whose shards are up, in one call, and
+// the others without it. If a shard of an all-or-nothing request is down, all are decided
+// without it.
+func (f *Fallback) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
 	if f.primary == nil {
 		return errNoStore
 	}
+	if err := ValidateBatch(rs, ds, all); err != nil {
+		return err
+	}
+	single := !all && len(rs) == 1
+	switch {
+	case (all || single) && settles(rs):
+		return f.settle(ctx, rs, ds)
+	case all || !settles(rs) && !f.refundsDebt(ctx, rs):
+		return f.take(ctx, rs, ds, all)
+	case single:
+		return f.refund(ctx, rs[0], ds)
+	}
+	return takeEach(ctx, f, rs, ds)
+}
+
+// settles reports whether one of the requests is a settlement.
+func settles(rs []Request) bool {
+	return slices.ContainsFunc(rs, func(r Request) bool { return r.Settle })
+}
+
+// take decides requests that neither settle nor refund what the ledger has.
+func (f *Fallback) take(ctx context.Context, rs []Request, ds []Decision, all bool) (err error) {
+	var buffer [batchBuffer]shardCall
+	c := f.admit(buffer[:0], rs)
+	if all && !c.allAdmitted {
+		return f.takeAllLocal(ctx, &c, rs, ds)
+	}
+	answered, err := f.callPrimary(ctx, &c, rs, ds, all)
+	switch {
+	case err != nil:
+		return err
+	case all && !answered:
+		return f.takeAllLocal(ctx, &c, rs, ds)
+	}
 	for i := range rs {
-		err := validate(&rs[i])
-		if err == nil {
-			_, err = f.limits.forRequest(&rs[i])
+		switch s := &c.shards[i]; {
+		case !s.admitted:
+			ds[i], err = f.takeLocal(ctx, s.shard, &rs[i])
+		case !answered && ds[i] == Decision{}:
+			ds[i], err = f.takeUnanswered(ctx, s.shard, &rs[i])
+		default:
+			f.releaseLocal(ctx, &rs[i], &ds[i])
 		}
 		if err != nil {
 			return requestError(i, err)
 		}
 	}
-	return checkLengths(rs, ds)
+	return nil
 }

@@ -1,13 +1,20 @@
 package penstock
 
 import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // A ledger holds debts: units granted without the primary store and not yet
@@ -21,7 +28,7 @@ type ledger struct {
 	chargeAt atomic.Int64 // when debts may be charged next, or charging
 
 	// sent are the debts under an ID that were claimed and are not known to be charged.
-	sent map[idKey]sentDebts
+	sent map[debtKey]sentDebts
 }
 
 // charging is the value of chargeAt while debts are being charged.
@@ -41,10 +48,10 @@ type debtKey struct {
 
 func debtKeyOf(r *Request) debtKey { return debtKey{stateKeyOf(*r), r.ID, r.Overdraw} }
 
-// An idKey identifies all debts under an ID.
-type idKey struct {
-	stateKey
-	id string
+// ofID returns the key of all debts under an ID.
+func (k debtKey) ofID() debtKey {
+	k.overdraw = false
+	return k
 }
 
 // A sentDebts is how many debts of an ID were sent, and what the last of them settles it to, or
@@ -71,7 +78,9 @@ type debt struct {
 	amount    int64         // to settle it to
 }
 
-func (d *debt) idKey() idKey { return idKey{stateKeyOf(Request{Key: d.key, Limit: d.limit}), d.id} }
+func (d *debt) ofID() debtKey {
+	return debtKey{stateKey: stateKeyOf(Request{Key: d.key, Limit: d.limit}), id: d.id}
+}
 
 func (l *ledger) hasDebts() bool { return l.size.Load() > 0 }
 
@@ -191,28 +200,33 @@ func (l *ledger) isPending(r *Request) bool {
 			return true
 		}
 	}
-	return l.sent[idKey{k.stateKey, k.id}].n > 0
+	return l.sent[k.ofID()].n > 0
 }
 
-// track adds to how many debts of an ID are claimed and not known to be charged.
-func (l *ledger) track(ds []debt, n int) {
+// addSent records which debts under an ID are sent to the primary store.
+func (l *ledger) addSent(ds []debt) {
 	for i := range ds {
 		if ds[i].id == "" {
 			continue
 		}
 		if l.sent == nil {
-			l.sent = map[idKey]sentDebts{}
+			l.sent = map[debtKey]sentDebts{}
 		}
-		k := ds[i].idKey()
-		sent := l.sent[k]
-		if n > 0 {
-			sent.amount = notSettled
+		k, amount := ds[i].ofID(), int64(notSettled)
+		if ds[i].isSettled {
+			amount = ds[i].amount
 		}
-		if n > 0 && ds[i].isSettled {
-			sent.amount = ds[i].amount
-		}
-		sent.n += n
-		if l.sent[k] = sent; sent.n == 0 {
+		l.sent[k] = sentDebts{l.sent[k].n + 1, amount}
+	}
+}
+
+// removeSent removes debts that were charged, or are not sent any more.
+func (l *ledger) removeSent(ds []debt) {
+	for i := range ds {
+		k := ds[i].ofID()
+		if sent, known := l.sent[k]; known && sent.n > 1 {
+			l.sent[k] = sentDebts{sent.n - 1, sent.amount}
+		} else {
 			delete(l.sent, k)
 		}
 	}
@@ -224,28 +238,28 @@ func (l *ledger) finish(claimed, retries []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	later := l.laterSettlements(retries)
-	l.track(later, -1)
+	l.removeSent(later)
 	retries = append(slices.Clip(retries), later...)
 	l.retries = append(l.retries, retries...)
-	l.track(retries, 1)
-	l.track(claimed, -1)
+	l.addSent(retries)
+	l.removeSent(claimed)
 	l.updateSize()
 }
 
 // laterSettlements removes from the retries the settlements of IDs that some debts settle too.
 // They were made later, and must not overtake those when they are put back.
 func (l *ledger) laterSettlements(of []debt) (later []debt) {
-	earlier := map[idKey]bool{}
+	earlier := map[debtKey]bool{}
 	for i := range of {
 		if of[i].isSettled {
-			earlier[of[i].idKey()] = true
+			earlier[of[i].ofID()] = true
 		}
 	}
 	if len(earlier) == 0 {
 		return nil
 	}
 	l.retries = slices.DeleteFunc(l.retries, func(d debt) bool {
-		isLater := d.isSettled && earlier[d.idKey()]
+		isLater := d.isSettled && earlier[d.ofID()]
 		if isLater {
 			later = append(later, d)
 		}
@@ -268,7 +282,7 @@ func (l *ledger) claim(maxDebts int) (ds []debt) {
 		ds = append(ds, d)
 		delete(l.debts, k)
 	}
-	l.track(ds[n:], 1)
+	l.addSent(ds[n:])
 	l.updateSize()
 	return ds
 }
@@ -288,7 +302,7 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 	defer l.mu.Unlock()
 	k := debtKeyOf(r)
 	d, known := l.debts[k]
-	if sent := l.sent[idKey{k.stateKey, k.id}]; !known && sent.n > 0 && sent.amount == r.Cost {
+	if sent := l.sent[k.ofID()]; !known && sent.n > 0 && sent.amount == r.Cost {
 		return // it is on its way; a caller that repeats it must not keep the ledger busy
 	}
 	if !known {
@@ -301,4 +315,300 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 	d.limit, d.local, d.units, d.overdraw = r.Limit, local, units, r.Limit.canOwe()
 	d.isSettled, d.amount = true, r.Cost
 	l.put(k, d)
+}
+
+// What follows charges debts to the primary store when it is up again.
+
+// This file charges debts to the primary store when it is up again. A debt is what the
+// secondary granted meanwhile; see ledger.
+
+// chargeAsync charges all debts to the primary store in a goroutine, unless one
+// charges them already or has just failed.
+func (f *Fallback) chargeAsync(s *fallbackShard) {
+	at := s.ledger.chargeAt.Load()
+	if f.clock.Now() < at || !s.ledger.chargeAt.CompareAndSwap(at, charging) {
+		return
+	}
+	go func() {
+		var err error
+		for err == nil && s.ledger.hasDebts() {
+			err = f.chargeBatch(s, maxChargeBatch, false)
+		}
+		next := int64(0)
+		if err != nil {
+			next = f.clock.Now() + int64(f.rules.Wait)
+		}
+		s.ledger.chargeAt.Store(next)
+	}()
+}
+
+// chargeOne charges one debt, for a probe, unless others are being charged: two settlements of
+// one ID could arrive in another order than they were made in.
+func (f *Fallback) chargeOne(s *fallbackShard) error {
+	at := s.ledger.chargeAt.Load()
+	if at == charging || !s.ledger.chargeAt.CompareAndSwap(at, charging) {
+		return nil
+	}
+	defer s.ledger.chargeAt.Store(at)
+	return f.chargeBatch(s, 1, true)
+}
+
+// maxChargeBatch is how many debts one call charges.
+const maxChargeBatch = 128
+
+// chargeBatch charges up to maxDebts debts. While the breaker is open, only a
+// probe may do so.
+func (f *Fallback) chargeBatch(s *fallbackShard, maxDebts int, isProbe bool) error {
+	t, ok := s.breaker.Admit(f.clock.Now())
+	if !ok && !isProbe {
+		return ErrUnavailable
+	}
+	claimed := s.ledger.claim(maxDebts)
+	retries, err := f.chargeDebts(claimed)
+	s.ledger.finish(claimed, retries)
+	if err != nil {
+		f.failed(s, t, err)
+	}
+	return err
+}
+
+// chargeDebts charges debts, and returns those that it could not charge, with the error.
+func (f *Fallback) chargeDebts(debts []debt) (retries []debt, err error) {
+	rs := make([]Request, 0, len(debts))
+	kept := make([]debt, 0, len(debts))
+	var settled []debt
+	for _, d := range debts {
+		if d.isSettled {
+			settled = append(settled, d)
+		} else if r, ok := f.chargeOf(&d); ok {
+			rs, kept = append(rs, r), append(kept, d)
+		}
+	}
+	retries, err = f.chargeAllSettled(settled)
+	if err == nil && len(rs) > 0 {
+		err = f.tellPrimary(rs...)
+	}
+	switch {
+	case isMalformed(err) || isKeyError(err):
+		return append(retries, without(kept, err)...), nil
+	case err != nil:
+		return append(retries, kept...), err
+	}
+	return nil, nil
+}
+
+// without removes the debt named by the error, because the primary store will
+// never accept it. If the error names none, it removes all.
+func without(ds []debt, err error) []debt {
+	at, _ := indexOf(err)
+	if uint(at) >= uint(len(ds)) {
+		return nil
+	}
+	return slices.Delete(ds, at, at+1)
+}
+
+// chargeOf returns the request that charges a debt. It excludes units that,
+// according to the secondary store, have come back by time.
+func (f *Fallback) chargeOf(d *debt) (r Request, ok bool) {
+	peek, err := f.secondary.Take(context.Background(), Request{Key: d.key, Limit: d.local})
+	if err != nil {
+		return r, false
+	}
+	due := min(d.units, peek.Limit-peek.Remaining)
+	if d.overdraw {
+		due = min(d.units, f.owed(d, &peek))
+	}
+	due = min(due, f.unpaid(d))
+	if d.id == "" {
+		d.id = f.ids.next()
+	}
+	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: !d.overdraw, Overdraw: d.overdraw, ID: d.id, Hold: d.hold}, due > 0
+}
+
+// chargeIDs makes the IDs under which debts without one are charged, so that a repeated charge
+// counts once. They are unique among all processes.
+type chargeIDs struct {
+	once    sync.Once
+	process string
+	n       atomic.Int64
+}
+
+func (c *chargeIDs) next() string {
+	c.once.Do(func() { c.process = rand.Text() })
+	return "penstock settles " + c.process + " " + strconv.FormatInt(c.n.Add(1), 36)
+}
+
+// owed returns how many units have not come back, according to a peek at the
+// secondary store, of a key that may be overdrawn. Remaining is 0 however much it
+// owes: a bucket's ResetAfter says how much, and the window of the last charge holds
+// all that was charged in it.
+func (f *Fallback) owed(d *debt, peek *Decision) int64 {
+	cl, err := f.limits.get(d.local, 1, nil)
+	switch {
+	case err != nil || peek.ResetAfter == 0:
+		return 0
+	case cl.rate() != nil:
+		return int64((peek.ResetAfter-1)/time.Duration(cl.rate().Interval)) + 1
+	case peek.Remaining == 0 && f.clock.Now() < d.until:
+		return d.units
+	}
+	return peek.Limit - peek.Remaining
+}
+
+// unpaid returns how many units time has not paid back, as far as it is known when they were
+// granted. By what the key owes alone, each of its debts under IDs would be charged for all.
+func (f *Fallback) unpaid(d *debt) int64 {
+	cl, err := f.limits.get(d.local, 1, nil)
+	if d.until == 0 || err != nil {
+		return d.units
+	}
+	grant := algorithm.Grant{Owed: d.units, Due: d.until}
+	if d.limit.Algorithm == SlidingWindow {
+		grant.Due += int64(d.limit.Period) // the next window counts them too
+	}
+	return grant.Unpaid(f.clock.Now(), cl.interval())
+}
+
+// chargeSettled charges a settled debt. If the primary store has granted the ID, it is
+// settled there. Otherwise what the secondary has granted is charged, under the same ID.
+func (f *Fallback) chargeSettled(d *debt) error {
+	err := f.tellPrimary(Request{Key: d.key, Limit: d.limit, Cost: d.amount, ID: d.id, Settle: true})
+	if !errors.Is(err, ErrUnknownID) {
+		return err
+	}
+	if r, ok := f.chargeOf(d); ok {
+		return f.tellPrimary(r)
+	}
+	return nil
+}
+
+// chargeAllSettled charges settled debts one by one, and returns those that it could not
+// charge, with the error.
+func (f *Fallback) chargeAllSettled(ds []debt) (rest []debt, err error) {
+	for i := range ds {
+		err = f.chargeSettled(&ds[i])
+		if err != nil && !isMalformed(err) && !isKeyError(err) {
+			return ds[i:], err
+		}
+	}
+	return nil, nil
+}
+
+// What follows settles what was taken under an ID.
+
+// settle decides settlements as one. The store that granted the ID knows it: the primary, or the
+// secondary while the primary was down. A settlement that the primary does not get is kept in the
+// ledger.
+func (f *Fallback) settle(ctx context.Context, rs []Request, ds []Decision) error {
+	if f.anyPending(rs) {
+		return f.settleWithoutPrimary(ctx, rs, ds)
+	}
+	var buffer [batchBuffer]shardCall
+	c := f.admit(buffer[:0], rs)
+	if !c.allAdmitted {
+		return f.settleWithoutPrimary(ctx, rs, ds)
+	}
+	answered, err := f.callPrimary(ctx, &c, rs, ds, len(rs) > 1)
+	switch {
+	case errors.Is(err, ErrUnknownID):
+		if local := f.settleLocal(ctx, rs, ds); !errors.Is(local, ErrUnknownID) {
+			return local
+		}
+		return err
+	case answered || err != nil:
+		return err
+	}
+	return f.settleWithoutPrimary(ctx, rs, ds)
+}
+
+// settleWithoutPrimary settles without the primary store, as one. What the secondary store has
+// granted is settled there. The rest the primary may have granted: the ledger settles it
+// when that is up again. While the ledger has an earlier settlement of an ID, a later one must
+// not overtake it, so it goes the same way.
+func (f *Fallback) settleWithoutPrimary(ctx context.Context, rs []Request, ds []Decision) error {
+	for i := range rs {
+		f.probeWith(f.shardFor(rs[i].Key), &rs[i])
+		defer f.chargeAsync(f.shardFor(rs[i].Key))
+	}
+	err := f.settleLocal(ctx, rs, ds)
+	if !errors.Is(err, ErrUnknownID) {
+		return err
+	}
+	known := make([]bool, len(rs))
+	locals := f.localSettlements(rs)
+	for i := range locals {
+		if ds[i], known[i], err = f.settleIfKnown(ctx, locals[i]); err != nil {
+			return requestError(i, err)
+		}
+	}
+	for i := range rs {
+		f.deferSettlement(&rs[i], locals[i].Limit, &ds[i], known[i])
+	}
+	return nil
+}
+
+// settleLocal settles what the secondary store granted, as one. The ledger charges it to
+// the primary.
+func (f *Fallback) settleLocal(ctx context.Context, rs []Request, ds []Decision) error {
+	if !f.hasRoom(rs) {
+		return errLedgerFull
+	}
+	locals := f.localSettlements(rs)
+	if err := TakeAll(ctx, f.secondary, locals, ds); err != nil {
+		return err
+	}
+	for i := range rs {
+		f.deferSettlement(&rs[i], locals[i].Limit, &ds[i], true)
+	}
+	return nil
+}
+
+// anyPending reports whether the ledgers have something to tell about an ID of the requests.
+func (f *Fallback) anyPending(rs []Request) bool {
+	return slices.ContainsFunc(rs, func(r Request) bool { return f.shardFor(r.Key).ledger.isPending(&r) })
+}
+
+// errLedgerFull is returned if the ledger has no room for a settlement, which would be lost.
+var errLedgerFull = fmt.Errorf("penstock: fallback: settle: %w: too many settlements wait for the primary store", ErrUnavailable)
+
+// hasRoom reports whether the ledgers have room for all settlements.
+func (f *Fallback) hasRoom(rs []Request) bool {
+	for i := range rs {
+		if !f.shardFor(rs[i].Key).ledger.hasRoom(&rs[i], i+1) {
+			return false
+		}
+	}
+	return true
+}
+
+// localSettlements returns the settlements under the limits of the secondary store.
+func (f *Fallback) localSettlements(rs []Request) []Request {
+	locals := slices.Clone(rs)
+	for i := range locals {
+		_, locals[i].Limit = f.modeFor(rs[i].Limit)
+	}
+	return locals
+}
+
+// settleIfKnown settles what the secondary store granted, or peeks if it knows nothing.
+func (f *Fallback) settleIfKnown(ctx context.Context, local Request) (d Decision, known bool, err error) {
+	d, err = f.secondary.Take(ctx, local)
+	if !errors.Is(err, ErrUnknownID) {
+		return d, true, err
+	}
+	d, err = f.secondary.Take(ctx, Request{Key: local.Key, Limit: local.Limit})
+	return d, false, err
+}
+
+// deferSettlement records a settlement for the primary store, by the decision of the
+// secondary: its settlement or, if it does not know the ID, a peek.
+func (f *Fallback) deferSettlement(r *Request, local Limit, d *Decision, known bool) {
+	units, until := int64(0), int64(0)
+	if known {
+		units, until = d.Granted, f.debtUntil(r, d)
+	} else {
+		d.settled(r.Cost)
+	}
+	d.Source = SourceFallback
+	f.shardFor(r.Key).ledger.settle(r, local, units, until)
 }

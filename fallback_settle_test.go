@@ -117,7 +117,7 @@ func TestFallbackSettlesAllAsOne(t *testing.T) {
 				}
 				setDown(c.settleDown)
 				for range 2 {
-					err := penstock.SettleAll(ctx, fallback, requests(10, 50), ds)
+					err := settleAll(fallback, requests(10, 50), ds)
 					if err != nil || ds[0].Granted != 10 || ds[1].Granted != 50 || ds[0].Source != c.wantSource || ds[1].Source != c.wantSource {
 						t.Errorf("settle: got %v, %v, want 10 and 50 by the %v", ds, err, c.wantSource)
 					}
@@ -148,7 +148,7 @@ func TestFallbackSettlesAllInOneCallOfTheSecondary(t *testing.T) {
 	if err := penstock.TakeAll(ctx, fallback, rs, ds); err != nil {
 		t.Fatal(err)
 	}
-	if err := penstock.SettleAll(ctx, fallback, rs, ds); err != nil || ds[1].Granted != 40 {
+	if err := settleAll(fallback, rs, ds); err != nil || ds[1].Granted != 40 {
 		t.Fatalf("got %v, %v", ds, err)
 	}
 	if n := secondary.n.Load(); n > 0 {
@@ -193,11 +193,11 @@ func TestFallbackRefusesSettlementsBeyondItsLedger(t *testing.T) {
 			}
 			return rs
 		}
-		if err := penstock.SettleAll(ctx, fallback, settled(rs), ds); !errors.Is(err, penstock.ErrUnavailable) {
+		if err := settleAll(fallback, settled(rs), ds); !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("three settlements: got %v, want ErrUnavailable", err)
 		}
 		for range 2 { // a repetition needs no more room
-			if err := penstock.SettleAll(ctx, fallback, settled(rs[:2]), ds); err != nil {
+			if err := settleAll(fallback, settled(rs[:2]), ds); err != nil {
 				t.Errorf("two settlements: %v", err)
 			}
 		}
@@ -293,7 +293,7 @@ func TestFallbackReturnsUnknownID(t *testing.T) {
 		if d, err := fallback.Take(ctx, settle); !errors.Is(err, penstock.ErrUnknownID) {
 			t.Fatalf("settle: got %v, %v, want ErrUnknownID", d, err)
 		}
-		if err := penstock.SettleAll(ctx, fallback, []penstock.Request{settle}, make([]penstock.Decision, 1)); !errors.Is(err, penstock.ErrUnknownID) {
+		if err := settleAll(fallback, []penstock.Request{settle}, make([]penstock.Decision, 1)); !errors.Is(err, penstock.ErrUnknownID) {
 			t.Fatalf("settle all: got %v, want ErrUnknownID", err)
 		}
 	}
@@ -340,4 +340,13 @@ func TestLeasePassesSettlements(t *testing.T) {
 	if d, err := memory.Take(ctx, penstock.Request{Key: "key", Limit: limit}); err != nil || d.Remaining != 1000-31 {
 		t.Errorf("got %v, %v, want 31 units used", d, err)
 	}
+}
+
+// settleAll makes what was charged under the ID of the requests equal to their costs, as one.
+func settleAll(s penstock.Store, rs []penstock.Request, ds []penstock.Decision) error {
+	rs = slices.Clone(rs)
+	for i := range rs {
+		rs[i].Settle = true
+	}
+	return penstock.TakeAll(ctx, s, rs, ds)
 }

@@ -2,8 +2,7 @@ package penstock
 
 import (
 	"context"
-	"fmt"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +69,7 @@ type LeaseOptions struct {
 // units as free. A charge does not use up leased units, which are charged already;
 // what it owes stops the next refill.
 type Lease struct {
+	batchFunc
 	next     Store
 	nodes    int64
 	maxAge   int64
@@ -103,7 +103,7 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 	if o == nil {
 		o = &LeaseOptions{}
 	}
-	return &Lease{
+	l := &Lease{
 		next:   next,
 		nodes:  int64(orDefault(o.Nodes, 1)),
 		maxAge: int64(orDefault(o.MaxAge, defaultLeaseAge)),
@@ -111,6 +111,8 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 		clock:  monotime.New(o.Now),
 		sets:   setassoc.New[leaseEntrySet](orDefault(o.MaxKeys, defaultLeaseKeys)),
 	}
+	l.batchFunc = l.decide
+	return l
 }
 
 // A leaseRequest is the state of one request in a [Lease].
@@ -145,18 +147,19 @@ func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
 		return lr, false
 	}
 	lr = leaseRequest{limit: cl, hash: hashOf(cl, r.Key), key: r.Key, cost: r.Cost, maxHeld: maxHeld}
-	lr.spendable = r.Cost > 0 && r.ID == "" && !r.Overdraw && r.KeepFree == 0
-	lr.mayDelay, lr.atMost = r.MaxDelay > 0, r.AtMost
+	lr.spendable = r.isPlainTake() && r.KeepFree == 0
+	lr.mayDelay, lr.atMost = r.mayDelay(), r.AtMost
 	if r.Settle {
 		lr.cost = -1 // it may refund units
 	}
 	return lr, true
 }
 
-// Take decides one request: by leased units, or else by calling the store.
-func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
+// Take decides one request: by leased units, or else by calling the store. It makes no batch,
+// because spending a leased unit must cost little.
+func (l *Lease) Take(ctx context.Context, r Request) (d Decision, err error) {
 	if l.next == nil {
-		return Decision{}, errNoStore
+		return d, errNoStore
 	}
 	lr, ok := l.newRequest(&r)
 	if !ok {
@@ -164,29 +167,102 @@ func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
 	}
 	r.compiled = lr.limit
 	if lr.spendable {
-		var d Decision
 		if decided, err := l.spendOrRefill(ctx, &lr, &d); decided || err != nil {
 			return d, err
 		}
 	}
 	l.beforeStore(&lr)
-	d, err := l.next.Take(ctx, r)
+	d, err = l.next.Take(ctx, r)
 	l.afterStore(&lr, &d, err)
 	return d, err
 }
 
-func (l *Lease) setOf(lr *leaseRequest) *leaseEntrySet { return l.sets.Of(lr.hash) }
+// decide decides requests: by leased units where there are enough, or else by calling the
+// store. If the store denies one of an all-or-nothing request, the leased units are put back.
+func (l *Lease) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
+	var buffer [batchBuffer]leaseRequest
+	lrs, ok := l.newRequests(buffer[:0], rs)
+	if !ok || all && ValidateBatch(rs, ds, true) != nil {
+		return TakeBatch(ctx, l.next, rs, ds, all)
+	}
+	err := l.takeEach(ctx, lrs, rs, ds, all)
+	if all && (err != nil || !allAllowed(ds)) {
+		l.revert(lrs, ds)
+	}
+	return err
+}
+
+func allAllowed(ds []Decision) bool {
+	return !slices.ContainsFunc(ds, func(d Decision) bool { return !d.Allowed })
+}
+
+// newRequests appends all requests. It is not ok if none of them can be leased, or if one is
+// malformed; then the store is called with all of them, and returns the error.
+func (l *Lease) newRequests(lrs []leaseRequest, rs []Request) (_ []leaseRequest, ok bool) {
+	for i := range rs {
+		lr, canLease := l.newRequest(&rs[i])
+		if !canLease && rs[i].validate() != nil {
+			return nil, false
+		}
+		lrs = append(lrs, lr)
+		ok = ok || canLease
+	}
+	return lrs, ok && l.next != nil
+}
+
+// takeEach decides the requests by leased units and, in one call, by the store.
+func (l *Lease) takeEach(ctx context.Context, lrs []leaseRequest, rs []Request, ds []Decision, all bool) error {
+	var buffer [batchBuffer]int
+	open := buffer[:0]
+	for i := range lrs {
+		decided, err := l.spend(ctx, lrs, i, &ds[i], all)
+		if err != nil {
+			return requestError(i, err)
+		}
+		if !decided {
+			open = append(open, i)
+			l.beforeStore(&lrs[i])
+		}
+	}
+	err := takeOpen(ctx, l.next, rs, ds, all, open)
+	for _, i := range open {
+		l.afterStore(&lrs[i], &ds[i], err)
+	}
+	return err
+}
+
+// spend decides a request by leased units, or leaves it to the store. After a
+// refund, all later requests of the same key go to the store too. In a TakeAll
+// only the store denies, because only it knows the state of the other keys.
+func (l *Lease) spend(ctx context.Context, lrs []leaseRequest, i int, d *Decision, all bool) (decided bool, err error) {
+	lr := &lrs[i]
+	if lr.spendable && !followsRefund(lrs, i) {
+		decided, err = l.spendOrRefill(ctx, lr, d)
+	}
+	if err != nil || decided && (d.Allowed || !all) {
+		return decided, err
+	}
+	lr.takenAt, lr.local, *d = 0, false, Decision{} // a refill is no decision about the request
+	return false, nil
+}
+
+func followsRefund(lrs []leaseRequest, i int) bool {
+	return slices.ContainsFunc(lrs[:i], func(lr leaseRequest) bool { return lr.cost < 0 && lr.hash == lrs[i].hash })
+}
 
 // beforeStore prepares for a request that the store will decide.
 func (l *Lease) beforeStore(lr *leaseRequest) {
 	lr.now = l.clock.Now()
-	if lr.cost == Reset {
+	if lr.limit != nil && lr.cost == Reset {
 		l.setOf(lr).reset(l, lr, lr.now+l.maxAge) // units held would exceed the limit
 	}
 }
 
 // afterStore updates the lease with the store's decision.
 func (l *Lease) afterStore(lr *leaseRequest, d *Decision, err error) {
+	if lr.limit == nil {
+		return // it cannot be leased
+	}
 	if lr.cost == Reset {
 		l.setOf(lr).reset(l, lr, 0)
 	}
@@ -195,171 +271,16 @@ func (l *Lease) afterStore(lr *leaseRequest, d *Decision, err error) {
 	}
 }
 
-// spendOrRefill decides a request by leased units. If there are too few, it
-// refills them or waits for a refill in flight. If decided is false, the store
-// must decide the request.
-func (l *Lease) spendOrRefill(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
-	lr.now = l.clock.Now()
-	if l.setOf(lr).spendHot(lr, d) {
-		return true, nil
-	}
-	for began, isNew := lr.now, true; ; lr.now, isNew = l.clock.Now(), false {
-		wait := min(int64(inflight.MaxWait), int64(maxRefillWait)-(lr.now-began))
-		step, refilled := l.setOf(lr).decide(l, lr, d, isNew, wait > 0)
-		switch step {
-		case leaseDecided:
-			return true, nil
-		case leaseRefill:
-			return l.refill(ctx, lr, d)
-		case leaseCallStore:
-			return false, nil
-		}
-		if err = inflight.Await(ctx, refilled, time.Duration(wait)); err != nil {
-			return false, err
+// revert puts back the leased units that were spent, and turns those decisions into
+// peeks.
+func (l *Lease) revert(lrs []leaseRequest, ds []Decision) {
+	for i := range lrs {
+		if lr := &lrs[i]; lr.takenAt > 0 {
+			l.setOf(lr).putBack(l, lr)
+			ds[i].Granted = 0
+			ds[i].Remaining = min(ds[i].Remaining+lr.cost, ds[i].Limit)
+			lr.takenAt, lr.local = 0, false
 		}
 	}
-}
-
-// refill takes units from the store, spends the request's cost and holds the
-// rest. If decided is false, it got too few. If the caller's context ends, the
-// refill continues for the other callers; otherwise callers with short deadlines
-// could waste units of a shared limit.
-func (l *Lease) refill(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
-	if ctx.Done() == nil {
-		return l.takeUnits(ctx, lr, d)
-	}
-	c := &refillCall{lr: *lr, done: make(chan struct{})}
-	go c.run(context.WithoutCancel(ctx), l)
-	select {
-	case <-c.done:
-		*lr, *d = c.lr, c.decision
-		return c.decided, c.err
-	case <-ctx.Done():
-		return false, fmt.Errorf("penstock: waiting for a lease: %w", ctx.Err())
-	}
-}
-
-// A refillCall is a refill that runs in its own goroutine.
-type refillCall struct {
-	lr       leaseRequest
-	decision Decision
-	decided  bool
-	err      error
-	done     chan struct{}
-}
-
-func (c *refillCall) run(ctx context.Context, l *Lease) {
-	defer close(c.done)
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(l.maxAge)) // later units would have expired
-	defer cancel()
-	c.lr.key = strings.Clone(c.lr.key) // the caller may reuse its memory after it returned
-	c.decided, c.err = l.takeUnits(ctx, &c.lr, &c.decision)
-}
-
-// takeUnits makes a refill. It ends also if the store panics, or else the key would
-// wait for it for good.
-func (l *Lease) takeUnits(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
-	r := Request{Key: lr.key, Limit: lr.limit.limit, Cost: lr.want, AtMost: true, compiled: lr.limit}
-	err = ErrUnavailable // of a panic
-	defer func() {
-		decided = l.setOf(lr).finishRefill(l, lr, d, err)
-		l.inflight.Done(lr.hash)
-		l.flushSoon()
-	}()
-	*d, err = l.next.Take(ctx, r)
-	return false, err
-}
-
-// TakeEach decides every request independently: by leased units, or else in one
-// call to the store. It implements [BatchStore].
-func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
-	clearDecisions(rs, ds)
-	b, ok := l.newBatch(rs, ds)
-	if !ok {
-		return TakeEach(ctx, l.next, rs, ds)
-	}
-	for i := range rs {
-		if err := b.spend(ctx, i); err != nil {
-			return requestError(i, err)
-		}
-	}
-	_, err := b.takeRest(ctx, TakeEach)
-	return err
-}
-
-// TakeAll decides the requests all or nothing. It spends leased units where there
-// are enough, and puts them back if the store denies one of the other requests.
-// It implements [AtomicStore].
-func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	return undecided(l.takeAll(ctx, rs, ds), rs, ds)
-}
-
-func (l *Lease) takeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	b, ok := l.newBatch(rs, ds)
-	if !ok || ValidateAll(rs, ds) != nil {
-		return TakeAll(ctx, l.next, rs, ds)
-	}
-	b.allOrNothing = true
-	for i := range rs {
-		if err := b.spend(ctx, i); err != nil {
-			b.revert()
-			return requestError(i, err)
-		}
-	}
-	allowed, err := b.takeRest(ctx, TakeAll)
-	if !allowed {
-		b.revert()
-	}
-	return err
-}
-
-// Close refunds the units held, and waits for refunds in flight, so that the store
-// can be closed next. Later requests pass through to the store. It returns the
-// first error. Units that could not be refunded come back by time.
-func (l *Lease) Close(ctx context.Context) error {
-	l.closed.Store(true)
-	sets := l.sets.All()
-	for i := range sets {
-		sets[i].release(l, l.clock.Now(), true)
-	}
-	err := l.returns.flush(ctx, l)
-	if waiting := l.returns.await(ctx); err == nil {
-		err = waiting
-	}
-	return err
-}
-
-// scheduleSweep schedules a sweep for about the time when held units expire.
-func (l *Lease) scheduleSweep() {
-	if !l.closed.Load() && !l.sweepScheduled.Swap(true) {
-		time.AfterFunc(time.Duration(l.maxAge)/2, l.sweep)
-	}
-}
-
-// sweep refunds the units that have expired.
-func (l *Lease) sweep() {
-	l.sweepScheduled.Store(false)
-	held := false
-	sets := l.sets.All()
-	for i := range sets {
-		held = sets[i].release(l, l.clock.Now(), false) || held
-	}
-	if held {
-		l.scheduleSweep()
-	}
-	l.flush()
-}
-
-// flush refunds the queued units. On an error they come back by time.
-func (l *Lease) flush() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(l.maxAge))
-	defer cancel()
-	_ = l.returns.flush(ctx, l)
-}
-
-// flushSoon refunds the queued units without delaying the caller.
-func (l *Lease) flushSoon() {
-	if l.returns.startFlush() {
-		go l.flush()
-	}
+	l.flushSoon()
 }

@@ -146,7 +146,7 @@ func (l *Limiter) Charge(ctx context.Context, key string, n int64) (Decision, er
 // Settle can be repeated, and called again with another amount. What is never settled
 // stays charged. If the ID is not remembered, nothing is charged and the error is
 // [ErrUnknownID]: an ID is remembered for one Period, or longer with [Request.Hold]. To
-// settle under several limits at once, see [SettleAll].
+// settle under several limits at once, set [Request.Settle] in a [TakeAll].
 func (l *Limiter) Settle(ctx context.Context, key, id string, amount int64) (Decision, error) {
 	r := l.request(key, amount)
 	r.ID, r.Settle = id, true
@@ -284,14 +284,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // refund refunds units after ctx has ended. On an error they stay charged, which
 // admits too little rather than too much.
 func (l *Limiter) refund(ctx context.Context, key string, n int64) {
-	_, _ = l.store.Take(context.WithoutCancel(ctx), l.wholeRefund(key, n))
-}
-
-// wholeRefund returns the refund of a take that was granted n units.
-func (l *Limiter) wholeRefund(key string, n int64) Request {
-	r := l.request(key, -n)
-	r.whole = true
-	return r
+	_, _ = l.store.Take(withRefundKind(context.WithoutCancel(ctx), wholeTake), l.request(key, -n))
 }
 
 func (l *Limiter) request(key string, cost int64) Request {
@@ -350,8 +343,8 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.decision.Granted == 0 || r.Delay() == 0 || r.cancelled.Swap(true) {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
-	_, err := r.limiter.store.Take(ctx, r.limiter.wholeRefund(r.key, r.decision.Granted))
+	ctx = withRefundKind(context.WithoutCancel(ctx), wholeTake)
+	_, err := r.limiter.store.Take(ctx, r.limiter.request(r.key, -r.decision.Granted))
 	if err != nil {
 		r.cancelled.Store(false)
 	}

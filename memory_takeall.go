@@ -37,7 +37,7 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 	}
 	b.lock()
 	defer b.unlock()
-	if CommonID(rs) != "" {
+	if commonID(rs) != "" {
 		return b.decideWithID(ds, rs[0].Settle)
 	}
 	for i := range b.items {

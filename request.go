@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -88,17 +89,58 @@ type Request struct {
 	// under other limits have no ID then.
 	NewID bool
 
-	// leased marks the refund of a [Lease], whose units the primary store of a
-	// [Fallback] granted, and never the secondary.
-	leased bool
-
-	// whole marks the refund of all that one take of this process was granted, for which a
-	// [WarmUp] knows the price.
-	whole bool
-
 	// compiled is the compiled Limit, which saves stores a lookup. It is used only
 	// if it matches Limit, because a wrapper may have changed Limit.
 	compiled *compiledLimit
+}
+
+// canBeDenied reports whether the request takes units only if they are there.
+func (r *Request) canBeDenied() bool { return r.Cost > 0 && !r.Overdraw && !r.Settle }
+
+// isPlainTake reports whether the request can be denied, and is not one that may be repeated.
+func (r *Request) isPlainTake() bool { return r.canBeDenied() && r.ID == "" }
+
+// returnsUnits reports whether the request may return units to its key.
+func (r *Request) returnsUnits() bool { return r.Cost < 0 || r.Settle }
+
+// isRefund reports whether the request returns units, and does not reset its key.
+func (r *Request) isRefund() bool { return r.Cost < 0 && r.Cost != Reset }
+
+// isRecorded reports whether what the request is charged is recorded under its ID.
+func (r *Request) isRecorded() bool { return r.ID != "" && (r.Cost > 0 || r.Settle) }
+
+// canRenew reports whether the request renews permits that its ID holds.
+func (r *Request) canRenew() bool { return r.Limit.hasPermits() && r.Cost > 0 && !r.NewID }
+
+// mayDelay reports whether units may be granted for later.
+func (r *Request) mayDelay() bool { return r.MaxDelay > 0 && r.Limit.isBucket() }
+
+// needed returns how many units must be there for a take to be granted any.
+func (r *Request) needed() int64 {
+	cost := r.Cost
+	if r.AtMost {
+		cost = min(cost, 1)
+	}
+	if cost > 0 {
+		cost += min(r.KeepFree, math.MaxInt64-cost)
+	}
+	return cost
+}
+
+// mostGranted returns how many units a request can be granted of an idle key.
+func (r *Request) mostGranted() int64 { return r.Limit.Capacity() - r.KeepFree }
+
+// peekOf returns the request as a peek at its key.
+func peekOf(r Request) Request {
+	r.Cost, r.MaxDelay, r.Overdraw = 0, 0, false
+	return r
+}
+
+// refundOf returns the refund of units that the request was granted.
+func refundOf(r Request, units int64) Request {
+	r = peekOf(r)
+	r.Cost, r.AtMost = -units, false
+	return r
 }
 
 // Validate returns an error if a store would reject the request as malformed. The
@@ -111,14 +153,18 @@ func (r *Request) validate() error {
 	if err := r.validateShape(); err != nil {
 		return err
 	}
+	return r.validateLimit()
+}
+
+// validateLimit validates the limit, unless it was compiled, as that of a [Limiter] is.
+func (r *Request) validateLimit() error {
+	if r.compiled != nil && r.compiled.limit.sameBytes(&r.Limit) {
+		return nil
+	}
 	return r.Limit.validate()
 }
 
-// ValidateShape is Validate without the limit. It is for stores that validate
-// each limit once and cache the result.
-func (r Request) ValidateShape() error { return r.validateShape() }
-
-// validateShape is ValidateShape without copying the request.
+// validateShape is Validate without the limit.
 func (r *Request) validateShape() error {
 	switch {
 	case r.Key == "":
@@ -172,15 +218,6 @@ func (r *Request) validateSettle() error {
 	return nil
 }
 
-// peekOf returns the request as a peek at its key.
-func peekOf(r Request) Request {
-	r.Cost, r.MaxDelay, r.Overdraw = 0, 0, false
-	return r
-}
-
-// isRecorded reports whether what the request is charged is recorded under its ID.
-func (r *Request) isRecorded() bool { return r.ID != "" && (r.Cost > 0 || r.Settle) }
-
 // validateOverdraw returns an error if the request cannot overdraw its key.
 func (r *Request) validateOverdraw() error {
 	switch {
@@ -227,4 +264,118 @@ func (r *Request) forAlgorithm() algorithm.Request {
 
 func costError(field, problem string) error {
 	return &FieldError{Field: field, Problem: problem, Kind: ErrBadCost}
+}
+
+// ValidateBatch returns the error that [TakeEach], or [TakeAll] if all is set, returns for a
+// malformed request, for requests that cannot be decided all or nothing, or for fewer decisions
+// than requests. Stores that implement them call it themselves.
+func ValidateBatch(rs []Request, ds []Decision, all bool) error {
+	validate := (*Request).validateShape
+	if all {
+		validate = (*Request).validateForAll
+	}
+	for i := range rs {
+		err := validate(&rs[i])
+		if err == nil {
+			err = rs[i].validateLimit()
+		}
+		if err != nil {
+			return requestError(i, err)
+		}
+	}
+	if err := checkLengths(rs, ds); err != nil || !all {
+		return err
+	}
+	return validateTogether(rs)
+}
+
+// validateTogether returns an error if requests, each of which is valid, cannot be
+// decided all or nothing.
+func validateTogether(rs []Request) error {
+	if err := validateCharges(rs); err != nil {
+		return err
+	}
+	return validateIDs(rs)
+}
+
+// commonID returns the ID under which all requests of a [TakeAll] are granted once. It is
+// empty if some have another or none, or take permits only under a new ID.
+func commonID(rs []Request) string {
+	for i := range rs {
+		if rs[i].ID != rs[0].ID || rs[i].NewID {
+			return ""
+		}
+	}
+	if len(rs) == 0 {
+		return ""
+	}
+	return rs[0].ID
+}
+
+// validateIDs returns an error if the requests have different IDs, or if the same ID
+// would be recorded twice for one key and limit.
+func validateIDs(rs []Request) error {
+	if len(rs) < 2 {
+		return nil
+	}
+	common := commonID(rs)
+	for i := range rs {
+		switch {
+		case rs[i].ID != common && rs[i].ID != "" && !rs[i].Limit.hasPermits():
+			return requestError(i, costError("ID", "must be the same on all requests of an all-or-nothing request"))
+		case rs[i].Settle != rs[0].Settle:
+			return requestError(i, costError("Settle", "must be set on all requests of an all-or-nothing request, or on none"))
+		}
+	}
+	var seen map[stateKey]bool // nil until a request has an ID
+	for i := range rs {
+		if !rs[i].isRecorded() {
+			continue
+		}
+		if seen == nil {
+			seen = make(map[stateKey]bool, len(rs))
+		}
+		if seen[stateKeyOf(rs[i])] {
+			return requestError(i, costError("ID", "cannot stand on two requests for the same key and limit"))
+		}
+		seen[stateKeyOf(rs[i])] = true
+	}
+	return nil
+}
+
+// validateCharges returns an error if one of the requests, which are valid, overdraws
+// a key from which another takes: whether the take fits would depend on their order.
+func validateCharges(rs []Request) error {
+	var taken map[stateKey]bool // nil until a request overdraws
+	for i := range rs {
+		if !rs[i].Overdraw {
+			continue
+		}
+		if taken == nil {
+			taken = takenKeys(rs)
+		}
+		if taken[stateKeyOf(rs[i])] {
+			return requestError(i, costError("Overdraw", "cannot be combined with a take of the same key in an all-or-nothing request"))
+		}
+	}
+	return nil
+}
+
+// takenKeys returns the keys that the requests take from without overdrawing them.
+func takenKeys(rs []Request) map[stateKey]bool {
+	taken := make(map[stateKey]bool, len(rs))
+	for i := range rs {
+		if rs[i].canBeDenied() {
+			taken[stateKeyOf(rs[i])] = true
+		}
+	}
+	return taken
+}
+
+// checkLengths returns an error if ds is shorter than rs.
+func checkLengths(rs []Request, ds []Decision) error {
+	if len(ds) < len(rs) {
+		return fmt.Errorf("penstock: %d requests, but ds has a length of %d", len(rs), len(ds))
+	}
+	return nil
 }

@@ -2,17 +2,17 @@ package penstock
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/monotime"
 )
 
-// A WarmUp is a [Store] in which units cost more while the process is cold: three each
-// in the first third of the warm-up time, two in the second, and one from then on. So a
-// process whose caches are empty, or whose backend is, gets a third of a limit at first.
-// [WithWarmUp] makes one. It is safe for concurrent use, starts no goroutine and needs no
-// Close.
+// WithWarmUp returns a store in which units cost more until d has passed from now, while the
+// process is cold: three each in the first third of that time, two in the second, and one from
+// then on. So a process whose caches are empty, or whose backend is, gets a third of a limit at
+// first. Use it as the outermost wrapper. It starts no goroutine and needs no Close.
 //
 // A take of n units takes 3·n or 2·n from the next store, whole numbers under every
 // algorithm, so processes that share a limit never exceed it together, and those that are
@@ -28,7 +28,15 @@ import (
 // ID is granted what it asks for, whatever the price was. Peeks and resets, requests with
 // Overdraw or Settle, which report what was used, requests with both ID and AtMost, and Concurrent
 // limits pay no price.
-type WarmUp struct {
+func WithWarmUp(next Store, d time.Duration) BatchFunc {
+	w := &warmUp{next: next, clock: monotime.New(nil), third: max(int64(d)/maxPrice, 1)}
+	w.start = w.clock.Now()
+	w.warm.Store(d <= 0)
+	return w.decide
+}
+
+// A warmUp is the state of [WithWarmUp].
+type warmUp struct {
 	next  Store
 	clock monotime.Clock
 	start int64
@@ -39,17 +47,8 @@ type WarmUp struct {
 // maxPrice is what a unit costs at first. The price falls by one with each third.
 const maxPrice = 3
 
-// WithWarmUp returns a store whose units cost more until d has passed from now. Use it as
-// the outermost wrapper.
-func WithWarmUp(next Store, d time.Duration) *WarmUp {
-	w := &WarmUp{next: next, clock: monotime.New(nil), third: max(int64(d)/maxPrice, 1)}
-	w.start = w.clock.Now()
-	w.warm.Store(d <= 0)
-	return w
-}
-
 // price returns what a unit costs now.
-func (w *WarmUp) price() int64 {
+func (w *warmUp) price() int64 {
 	if w.warm.Load() {
 		return 1
 	}
@@ -61,16 +60,26 @@ func (w *WarmUp) price() int64 {
 }
 
 // priceOf returns what a unit of the request costs if the usual price is p.
-func priceOf(r *Request, p int64) int64 {
+func priceOf(ctx context.Context, r *Request, p int64) int64 {
+	units := int64(1)
 	switch {
-	case p == 1 || r.Cost == Reset || r.Overdraw || r.Settle || r.AtMost && r.ID != "" || r.Limit.hasPermits():
-		return 1
-	case r.Cost < 0 && !r.whole:
+	case !isPriced(ctx, r):
 		return 1
 	case r.Cost != 0 && !r.AtMost:
-		return max(min(p, (r.Limit.Capacity()-r.KeepFree)/max(r.Cost, -r.Cost)), 1)
+		units = max(r.Cost, -r.Cost)
 	}
-	return max(min(p, r.Limit.Capacity()-r.KeepFree), 1)
+	return max(min(p, r.mostGranted()/units), 1)
+}
+
+// isPriced reports whether the request pays a price, or gets back one that was paid.
+func isPriced(ctx context.Context, r *Request) bool {
+	switch {
+	case r.Limit.hasPermits() || r.Overdraw || r.Settle || r.AtMost && r.ID != "":
+		return false
+	case r.Cost < 0:
+		return r.Cost != Reset && refunds(ctx, wholeTake)
+	}
+	return true
 }
 
 // priced returns the request as the next store decides it.
@@ -101,29 +110,52 @@ func inUnits(d Decision, r *Request, price int64) Decision {
 	return d
 }
 
-// Take decides one request.
-func (w *WarmUp) Take(ctx context.Context, r Request) (Decision, error) {
-	if w.next == nil {
-		return Decision{}, errNoStore
+// decide decides requests at the prices of their units.
+func (w *warmUp) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
+	p := w.price()
+	switch {
+	case p == 1:
+		return TakeBatch(ctx, w.next, rs, ds, all)
+	case !all && slices.ContainsFunc(rs, func(r Request) bool { return r.AtMost }):
+		return w.takeInTurn(ctx, rs, ds, p)
 	}
-	price := priceOf(&r, w.price())
-	d, err := w.next.Take(ctx, priced(r, price))
-	if err != nil || price == 1 {
-		return d, err
+	paid, prices := make([]Request, len(rs)), make([]int64, len(rs))
+	totals, kept := totalsOf(rs), mostKept(rs)
+	for i, r := range rs {
+		if all && r.Cost > 0 { // a price that the limit cannot grant for all of them is lowered
+			r.Cost, r.KeepFree = totals[stateKeyOf(r)], kept[stateKeyOf(r)]
+		}
+		prices[i] = priceOf(ctx, &r, p)
+		paid[i] = priced(rs[i], prices[i])
 	}
-	if odd := d.Granted % price; r.AtMost && odd > 0 {
-		return w.returnOdd(ctx, r, price, d, odd)
+	err := TakeBatch(ctx, w.next, paid, ds, all)
+	for i := range rs {
+		ds[i] = inUnits(ds[i], &rs[i], prices[i])
 	}
-	return inUnits(d, &r, price), nil
+	return err
+}
+
+// takeInTurn decides independent requests one by one: those with AtMost may get units beyond a multiple
+// of the price, which are returned.
+func (w *warmUp) takeInTurn(ctx context.Context, rs []Request, ds []Decision, p int64) error {
+	return TakeEach(ctx, StoreFunc(func(ctx context.Context, r Request) (Decision, error) {
+		if w.next == nil {
+			return Decision{}, errNoStore
+		}
+		price := priceOf(ctx, &r, p)
+		d, err := w.next.Take(ctx, priced(r, price))
+		if odd := d.Granted % price; err == nil && r.AtMost && odd > 0 {
+			return w.returnOdd(ctx, r, price, d, odd)
+		}
+		return inUnits(d, &r, price), err
+	}), rs, ds)
 }
 
 // returnOdd returns the units that an AtMost request got beyond a multiple of the price.
 // If that leaves nothing, the request is one for a single unit, which denies unless a unit
 // was refunded meanwhile.
-func (w *WarmUp) returnOdd(ctx context.Context, r Request, price int64, d Decision, odd int64) (Decision, error) {
-	refund := r
-	refund.Cost, refund.AtMost, refund.MaxDelay = -odd, false, 0
-	after, err := w.next.Take(context.WithoutCancel(ctx), refund)
+func (w *warmUp) returnOdd(ctx context.Context, r Request, price int64, d Decision, odd int64) (Decision, error) {
+	after, err := w.next.Take(context.WithoutCancel(ctx), refundOf(r, odd))
 	if err != nil {
 		return Decision{}, err
 	}
@@ -136,67 +168,15 @@ func (w *WarmUp) returnOdd(ctx context.Context, r Request, price int64, d Decisi
 	return inUnits(d, &r, price), nil
 }
 
-// TakeEach decides every request independently, in one call unless one of them has AtMost.
-// It implements [BatchStore].
-func (w *WarmUp) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
-	if hasAtMost(rs) && w.price() > 1 {
-		return TakeEach(ctx, StoreFunc(w.Take), rs, ds)
-	}
-	return w.takeMany(ctx, TakeEach, rs, ds, func(r Request, p int64) int64 { return priceOf(&r, p) })
-}
-
-func hasAtMost(rs []Request) bool {
-	for i := range rs {
-		if rs[i].AtMost {
-			return true
-		}
-	}
-	return false
-}
-
-// TakeAll decides the requests all or nothing. It implements [AtomicStore].
-func (w *WarmUp) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	if w.price() == 1 {
-		return TakeAll(ctx, w.next, rs, ds)
-	}
-	totals, kept := totalsOf(rs), mostKept(rs) // a price that the limit cannot grant for all of them is lowered
-	return w.takeMany(ctx, TakeAll, rs, ds, func(r Request, p int64) int64 {
-		if r.Cost > 0 {
-			r.Cost, r.KeepFree = totals[stateKeyOf(r)], kept[stateKeyOf(r)]
-		}
-		return priceOf(&r, p)
-	})
-}
-
 // mostKept returns the units that the requests for each state keep free: those of the request that
 // keeps the most.
 func mostKept(rs []Request) map[stateKey]int64 {
 	kept := map[stateKey]int64{}
 	for i := range rs {
-		if n := rs[i].KeepFree; n > 0 && rs[i].Cost > 0 {
+		if rs[i].Cost > 0 {
 			k := stateKeyOf(rs[i])
-			kept[k] = max(kept[k], n)
+			kept[k] = max(kept[k], rs[i].KeepFree)
 		}
 	}
 	return kept
-}
-
-// takeMany has the next store decide the requests at the prices that priceOf returns.
-func (w *WarmUp) takeMany(
-	ctx context.Context, take takeFunc, rs []Request, ds []Decision, priceOf func(r Request, p int64) int64,
-) error {
-	p := w.price()
-	if p == 1 || len(ds) < len(rs) {
-		return take(ctx, w.next, rs, ds)
-	}
-	paid, prices := make([]Request, len(rs)), make([]int64, len(rs))
-	for i := range rs {
-		prices[i] = priceOf(rs[i], p)
-		paid[i] = priced(rs[i], prices[i])
-	}
-	err := take(ctx, w.next, paid, ds)
-	for i := range rs {
-		ds[i] = inUnits(ds[i], &rs[i], prices[i])
-	}
-	return err
 }

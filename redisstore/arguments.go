@@ -102,7 +102,7 @@ func askOf(r *penstock.Request) algorithm.Request {
 // compile validates a request and compiles it. A grant under an ID is remembered for recordTTL
 // ticks, or if that is 0, for as long as the limit says.
 func (s *Store) compile(q *compiledRequest, r *penstock.Request, recordTTL int64) (err error) {
-	if err = r.ValidateShape(); err != nil { // the limit is validated once, when it is compiled
+	if err = r.Validate(); err != nil {
 		return err
 	}
 	if q.limit, err = s.limits.get(r.Limit); err != nil {

@@ -45,7 +45,7 @@ func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 }
 
 func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
-	if err := penstock.ValidateAll(rs, ds); err != nil {
+	if err := penstock.ValidateBatch(rs, ds, true); err != nil {
 		return err
 	}
 	if len(rs) == 1 && rs[0].ID == "" { // it can join a batch of takes
@@ -114,15 +114,16 @@ func (s *Store) compileItems(items []takeAllItem, rs []penstock.Request) ([]take
 // setLifetimes lets the records of items under one ID live as long as the longest. Without one there
 // are none.
 func setLifetimes(items []takeAllItem, rs []penstock.Request) {
-	lifetime, common := int64(0), penstock.CommonID(rs)
+	lifetime := int64(0)
+	once := !slices.ContainsFunc(rs, func(r penstock.Request) bool { return r.ID == "" || r.ID != rs[0].ID || r.NewID })
 	for i := range items {
 		lifetime = max(lifetime, items[i].recordTTL)
 	}
 	for i := range items {
-		if common == "" {
-			items[i].record = ""
-		} else {
+		if once {
 			items[i].lifetime = lifetime
+		} else {
+			items[i].record = ""
 		}
 	}
 }

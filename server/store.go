@@ -157,7 +157,7 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 		return nil
 	})
 	denyCache := penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{MaxAge: s.config.DenyCacheAge, Only: s.denyCached})
-	return newSourceCounter(denyCache, s.metrics)
+	return countSources(denyCache, s.metrics)
 }
 
 // denyCached selects the limits of the deny cache: not those whose denials the engine caches.

@@ -9,124 +9,91 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// A remoteStore is a store on the network.
+type remoteStore interface {
+	penstock.ShardedStore
+	penstock.TimeoutStore
+}
+
 // A timedStore records the latency and the failures of another store. It is for stores on
 // the network: in memory, reading the clock would cost as much as the decision.
 type timedStore struct {
-	next            penstock.Store
+	penstock.BatchFunc
+	next            remoteStore
 	take, each, all prometheus.Observer
 	errors          prometheus.Counter
 }
 
-func newTimedStore(next penstock.Store, name string, m *metrics) *timedStore {
-	return &timedStore{
+func newTimedStore(next remoteStore, name string, m *metrics) *timedStore {
+	s := &timedStore{
 		next:   next,
 		take:   m.storeDuration.WithLabelValues(name, "take"),
 		each:   m.storeDuration.WithLabelValues(name, "take_each"),
 		all:    m.storeDuration.WithLabelValues(name, "take_all"),
 		errors: m.storeErrors.WithLabelValues(name),
 	}
+	s.BatchFunc = s.decide
+	return s
 }
 
 // Shards implements [penstock.ShardedStore] for the wrapped store.
-func (s *timedStore) Shards() int {
-	if next, ok := s.next.(penstock.ShardedStore); ok {
-		return next.Shards()
-	}
-	return 1
-}
+func (s *timedStore) Shards() int { return s.next.Shards() }
 
 // ShardOf implements [penstock.ShardedStore] for the wrapped store.
-func (s *timedStore) ShardOf(key string) int {
-	if next, ok := s.next.(penstock.ShardedStore); ok {
-		return next.ShardOf(key)
-	}
-	return 0
-}
+func (s *timedStore) ShardOf(key string) int { return s.next.ShardOf(key) }
 
 // Timeout implements [penstock.TimeoutStore] for the wrapped store.
-func (s *timedStore) Timeout() time.Duration {
-	if next, ok := s.next.(penstock.TimeoutStore); ok {
-		return next.Timeout()
-	}
-	return 0
-}
+func (s *timedStore) Timeout() time.Duration { return s.next.Timeout() }
 
-func (s *timedStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+// decide records a call. An invalid request is not a failure of the store.
+func (s *timedStore) decide(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 	begin := time.Now()
-	d, err := s.next.Take(ctx, r)
-	s.observe(s.take, begin, err)
-	return d, err
-}
-
-func (s *timedStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	begin := time.Now()
-	err := penstock.TakeEach(ctx, s.next, rs, ds)
-	s.observe(s.each, begin, err)
-	return err
-}
-
-func (s *timedStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	begin := time.Now()
-	err := penstock.TakeAll(ctx, s.next, rs, ds)
-	s.observe(s.all, begin, err)
-	return err
-}
-
-// observe records a call. An invalid request is not a failure of the store.
-func (s *timedStore) observe(durations prometheus.Observer, begin time.Time, err error) {
-	durations.Observe(time.Since(begin).Seconds())
+	err := penstock.TakeBatch(ctx, s.next, rs, ds, all)
+	s.durations(len(rs), all).Observe(time.Since(begin).Seconds())
 	if errors.Is(err, penstock.ErrUnavailable) {
 		s.errors.Inc()
 	}
+	return err
 }
 
-// A sourceCounter counts the decisions of another store by their source. It counts takes,
-// and neither peeks nor refunds.
+// durations returns the histogram of calls with n requests.
+func (s *timedStore) durations(n int, all bool) prometheus.Observer {
+	switch {
+	case all:
+		return s.all
+	case n == 1:
+		return s.take
+	}
+	return s.each
+}
+
+// A sourceCounter counts decisions by their source. It counts takes, and neither peeks nor
+// refunds.
 type sourceCounter struct {
-	next       penstock.Store
 	decisions  [penstock.SourceFallback + 1]prometheus.Counter
 	leaseUnits prometheus.Counter
 }
 
-func newSourceCounter(next penstock.Store, m *metrics) *sourceCounter {
-	s := &sourceCounter{next: next, leaseUnits: m.leaseUnits}
-	for source := range s.decisions {
-		s.decisions[source] = m.decisionsBySource.WithLabelValues(penstock.Source(source).String())
+// countSources returns a store that counts the decisions of another one by their source.
+func countSources(next penstock.Store, m *metrics) penstock.BatchFunc {
+	c := &sourceCounter{leaseUnits: m.leaseUnits}
+	for source := range c.decisions {
+		c.decisions[source] = m.decisionsBySource.WithLabelValues(penstock.Source(source).String())
 	}
-	return s
-}
-
-func (s *sourceCounter) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	d, err := s.next.Take(ctx, r)
-	if err == nil {
-		s.count(r.Cost, &d)
-	}
-	return d, err
-}
-
-func (s *sourceCounter) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	return s.countAll(penstock.TakeEach(ctx, s.next, rs, ds), rs, ds)
-}
-
-func (s *sourceCounter) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	return s.countAll(penstock.TakeAll(ctx, s.next, rs, ds), rs, ds)
-}
-
-func (s *sourceCounter) countAll(err error, rs []penstock.Request, ds []penstock.Decision) error {
-	if err == nil {
+	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		err := penstock.TakeBatch(ctx, next, rs, ds, all)
 		for i := range rs {
-			s.count(rs[i].Cost, &ds[i])
+			if err == nil && rs[i].Cost > 0 {
+				c.count(&ds[i])
+			}
 		}
+		return err
 	}
-	return err
 }
 
-func (s *sourceCounter) count(cost int64, d *penstock.Decision) {
-	if cost <= 0 {
-		return
-	}
-	s.decisions[d.Source].Inc()
+func (c *sourceCounter) count(d *penstock.Decision) {
+	c.decisions[d.Source].Inc()
 	if d.Source == penstock.SourceLease && d.Granted > 0 {
-		s.leaseUnits.Add(float64(d.Granted))
+		c.leaseUnits.Add(float64(d.Granted))
 	}
 }

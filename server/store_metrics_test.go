@@ -8,9 +8,16 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
+// farMemory is a store in memory in the place of one on the network.
+type farMemory struct{ *penstock.Memory }
+
+func (farMemory) Shards() int            { return 1 }
+func (farMemory) ShardOf(string) int     { return 0 }
+func (farMemory) Timeout() time.Duration { return 0 }
+
 func TestTimedStoreIsAStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
-		return newTimedStore(memory, "memory", newMetrics())
+		return newTimedStore(farMemory{memory}, "memory", newMetrics())
 	})
 }

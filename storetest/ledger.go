@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -180,7 +181,7 @@ func (l *ledger) refundDue(now int64, r penstock.Request, units, due int64) pens
 // takeAll decides requests all or nothing, which have the same ID or none. If only some
 // grants of the ID are remembered, the error is ErrUnknownID.
 func (l *ledger) takeAll(now int64, rs []penstock.Request) ([]penstock.Decision, error) {
-	if penstock.CommonID(rs) == "" {
+	if slices.ContainsFunc(rs, func(r penstock.Request) bool { return r.ID == "" || r.ID != rs[0].ID || r.NewID }) {
 		return l.takeAllAnew(now, rs), nil
 	}
 	takes, known, longest := 0, 0, time.Duration(0)

@@ -135,19 +135,17 @@ func (c *Client) do(ctx context.Context, to string, t TakeRequest) (TakeResponse
 // TakeEach implements [penstock.BatchStore], with one HTTP request for up to 64
 // requests, or as many as fit into the body of one.
 func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	return c.takeList(ctx, "each", penstock.ValidateEach, rs, ds)
+	return c.takeList(ctx, rs, ds, false)
 }
 
 // TakeAll implements [penstock.AtomicStore], for up to 64 requests.
 func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	return c.takeList(ctx, "all", penstock.ValidateAll, rs, ds)
+	return c.takeList(ctx, rs, ds, true)
 }
 
-func (c *Client) takeList(ctx context.Context, mode string, validate func([]penstock.Request, []penstock.Decision) error,
-	rs []penstock.Request, ds []penstock.Decision,
-) error {
+func (c *Client) takeList(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
-	if err := validate(rs, ds); err != nil {
+	if err := penstock.ValidateBatch(rs, ds, all); err != nil {
 		return err
 	}
 	bodies, err := encodeAll(rs)
@@ -155,9 +153,9 @@ func (c *Client) takeList(ctx context.Context, mode string, validate func([]pens
 		return err // before any request is charged
 	}
 	for len(rs) > 0 {
-		n := len(rs)
-		if mode == "each" {
-			n = firstList(rs, bodies)
+		n, mode := len(rs), "all"
+		if !all {
+			n, mode = firstList(rs, bodies), "each"
 		}
 		if err := c.postList(ctx, mode, rs[:n], bodies[:n], ds); err != nil {
 			return err

@@ -112,7 +112,7 @@ func (ev *evaluation) checkShapes() error {
 		d := &ev.limited[i]
 		r := *d.template
 		r.Key, r.Cost, r.ID, r.Hold, r.Settle = ev.keyOf(d), d.cost, d.id, d.hold, d.way.settle
-		if err := r.ValidateShape(); err != nil {
+		if err := r.Validate(); err != nil {
 			return fmt.Errorf("descriptor %d: %w", d.index, err)
 		}
 	}
@@ -131,5 +131,5 @@ func (ev *evaluation) checkTogether() error {
 	if len(ev.requests) < 2 {
 		return nil
 	}
-	return penstock.ValidateAll(ev.requests, ev.decisions)
+	return penstock.ValidateBatch(ev.requests, ev.decisions, true)
 }

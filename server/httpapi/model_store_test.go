@@ -37,7 +37,7 @@ func (s *lossyStore) Take(ctx context.Context, r penstock.Request) (penstock.Dec
 
 // TakeEach decides the requests like a store with shards: each of them may fail by itself.
 func (s *lossyStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (first error) {
-	if err := penstock.ValidateEach(rs, ds); err != nil {
+	if err := penstock.ValidateBatch(rs, ds, false); err != nil {
 		return err
 	}
 	for i := range rs {
@@ -50,7 +50,7 @@ func (s *lossyStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []p
 }
 
 func (s *lossyStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
-	if err := penstock.ValidateAll(rs, ds); err != nil {
+	if err := penstock.ValidateBatch(rs, ds, true); err != nil {
 		return err
 	}
 	asks := make([]ask, len(rs))

@@ -77,7 +77,7 @@ func (c *call) prepareStoreRequests(e *engine.Engine, mayRefund func() bool) err
 		}
 		r, err := t.storeRequest(e, mayRefund)
 		if err == nil {
-			err = r.ValidateShape() // the limit is valid: it comes from the cache
+			err = r.Validate()
 		}
 		if err != nil {
 			return inRequest(i, err)
@@ -170,7 +170,7 @@ func (c *call) locateRefusal(err error) error {
 // them is valid alone, the error is about the list.
 func (c *call) locateInvalid(err error) error {
 	for i := range c.storeRequests {
-		if err := penstock.ValidateAll(c.storeRequests[i:i+1], c.decisions[i:i+1]); err != nil {
+		if err := penstock.ValidateBatch(c.storeRequests[i:i+1], c.decisions[i:i+1], true); err != nil {
 			return inRequest(i, err)
 		}
 	}

@@ -79,7 +79,7 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	if !c.session.mayRefund && requestlimits.HasReservedName(r.Limit) {
 		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
-	return r, r.ValidateShape()
+	return r, r.Validate()
 }
 
 // takeNow decides a request at once.

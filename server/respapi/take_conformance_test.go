@@ -68,7 +68,7 @@ func (s *takeStore) Take(ctx context.Context, r penstock.Request) (penstock.Deci
 
 func (s *takeStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	clear(ds)
-	if err := penstock.ValidateEach(rs, ds); err != nil {
+	if err := penstock.ValidateBatch(rs, ds, false); err != nil {
 		return err
 	}
 	var commands strings.Builder

@@ -1,7 +1,7 @@
 package penstock
 
 import (
-	"strings"
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +9,9 @@ import (
 	"github.com/penstock-io/penstock/internal/inflight"
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
+
+// This file spends leased units: a request takes them from the pool of its key, or starts a refill,
+// waits for one, or goes to the store.
 
 // A leaseEntry is the state of one key: the units held, the demand for them, and
 // how requests are decided until the next call to the store. The zero entry is
@@ -55,6 +58,33 @@ const (
 	leaseRefill                     // refill the key's units
 	leaseWait                       // wait for the refill in flight
 )
+
+func (l *Lease) setOf(lr *leaseRequest) *leaseEntrySet { return l.sets.Of(lr.hash) }
+
+// spendOrRefill decides a request by leased units. If there are too few, it
+// refills them or waits for a refill in flight. If decided is false, the store
+// must decide the request.
+func (l *Lease) spendOrRefill(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
+	lr.now = l.clock.Now()
+	if l.setOf(lr).spendHot(lr, d) {
+		return true, nil
+	}
+	for began, isNew := lr.now, true; ; lr.now, isNew = l.clock.Now(), false {
+		wait := min(int64(inflight.MaxWait), int64(maxRefillWait)-(lr.now-began))
+		step, refilled := l.setOf(lr).decide(l, lr, d, isNew, wait > 0)
+		switch step {
+		case leaseDecided:
+			return true, nil
+		case leaseRefill:
+			return l.refill(ctx, lr, d)
+		case leaseCallStore:
+			return false, nil
+		}
+		if err = inflight.Await(ctx, refilled, time.Duration(wait)); err != nil {
+			return false, err
+		}
+	}
+}
 
 // spendHot decides a request by the pool that was spent from last, without a
 // lock.
@@ -126,12 +156,14 @@ func (e *leaseEntry) spend(lr *leaseRequest, d *Decision, isNew bool) bool {
 	return ok
 }
 
-// startRefill prepares a refill up to the wanted units. Only one refill may be in
-// flight, or else more units than wanted could be held.
-func (e *leaseEntry) startRefill(l *Lease, lr *leaseRequest, want int64) {
-	lr.want = want - e.pool.usable(lr.now)
-	lr.refillID = l.lastRefill.Add(1)
-	e.refillID, e.waitUntil = lr.refillID, lr.now+int64(inflight.MaxWait)
+// deny denies a request without calling the store.
+func (e *leaseEntry) deny(lr *leaseRequest, d *Decision) {
+	*d = Decision{
+		Limit: lr.limit.capacity, Remaining: e.pool.usable(lr.now),
+		RetryAfter: time.Duration(max(e.denyUntil, e.retryAt) - lr.now),
+		ResetAfter: time.Duration(max(e.resetAt-lr.now, 0)),
+		Source:     SourceLease,
+	}
 }
 
 // getOrAdd returns the entry of a key. It starts a new one if the key has none or
@@ -177,24 +209,6 @@ func (e *leaseEntry) init(lr *leaseRequest) {
 	*e = leaseEntry{hash: lr.hash, limit: lr.limit, demand: demand{since: lr.now}}
 }
 
-// drainPool removes all units from the pool, and returns how many.
-func (e *leaseEntry) drainPool() (units int64) {
-	if e.pool != nil {
-		units = e.pool.left.Swap(0)
-		e.demand.units += e.pool.counted - units
-		e.pool.counted = 0
-	}
-	return units
-}
-
-// returnUnits queues all units for a refund.
-func (e *leaseEntry) returnUnits(l *Lease) {
-	if units := e.drainPool(); units > 0 {
-		l.returns.add(unspentUnits{key: e.key, hash: e.hash, limit: e.limit, units: units, takenAt: e.pool.takenAt})
-		l.scheduleSweep()
-	}
-}
-
 // countDemand adds the units that were spent since the last count.
 func (e *leaseEntry) countDemand(now, maxAge int64) {
 	e.demand.age(now, maxAge)
@@ -219,125 +233,6 @@ func (e *leaseEntry) wanted(lr *leaseRequest, maxAge int64) int64 {
 // calls.
 func (e *leaseEntry) isVeryBusy(now int64) bool {
 	return e.demand.within(now, int64(maxDeny)) >= busyDemand
-}
-
-// deny denies a request without calling the store.
-func (e *leaseEntry) deny(lr *leaseRequest, d *Decision) {
-	*d = Decision{
-		Limit: lr.limit.capacity, Remaining: e.pool.usable(lr.now),
-		RetryAfter: time.Duration(max(e.denyUntil, e.retryAt) - lr.now),
-		ResetAfter: time.Duration(max(e.resetAt-lr.now, 0)),
-		Source:     SourceLease,
-	}
-}
-
-// finishRefill adds the refilled units, and decides the request by them if there
-// are enough. Units that were granted by a fallback or arrive after Close are
-// returned. Units that arrive after their key was reset are dropped, because the
-// reset may have erased the debt for them.
-func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, err error) (decided bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, e := l.clock.Now(), s.get(lr)
-	if e != nil && e.refillID != lr.refillID {
-		return false
-	}
-	if e != nil {
-		e.refillID = 0
-	}
-	switch {
-	case err != nil:
-		return false
-	case e == nil:
-		return l.decideDirectly(lr, d)
-	case l.closed.Load() || d.Source != SourceStore:
-		e.bypassUntil = now + int64(bypassTime)
-		return l.decideDirectly(lr, d)
-	}
-	oldest := e.addUnits(l, lr, d, now)
-	l.scheduleSweep() // also for units that are too few for the request
-	if d.Granted == 0 && lr.cost == 1 {
-		return true // the store denies one unit, which is what the request needs
-	}
-	if now >= e.pool.expires || !e.spend(lr, d, false) {
-		return false
-	}
-	lr.takenAt = oldest
-	s.hot.Store(e.pool)
-	return true
-}
-
-// decideDirectly decides a request from the decision about its refill, and queues
-// the other units for a refund.
-func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
-	rest := d.Granted
-	if decided = d.Allowed && d.Granted >= lr.cost; decided {
-		lr.takenAt, lr.local = lr.now, d.Source != SourceStore
-		rest -= lr.cost
-		d.Granted, d.Remaining = lr.cost, d.Remaining+rest
-	}
-	if !d.Allowed && lr.cost == 1 {
-		return true
-	}
-	l.returns.add(unspentUnits{
-		key: strings.Clone(lr.key), hash: lr.hash, limit: lr.limit, units: rest, takenAt: lr.now, local: d.Source != SourceStore,
-	})
-	return decided
-}
-
-// addUnits puts the granted units into a new pool, together with those left in
-// the old one, and returns when the oldest unit was taken. The pool is as old as
-// that. It counts as new if the request is about to spend all old units.
-func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64) (oldest int64) {
-	if e.pool != nil && e.pool.expires <= now {
-		e.returnUnits(l)
-	}
-	old := e.drainPool()
-	if old == 0 && d.Granted > 0 {
-		e.key = strings.Clone(lr.key) // it may be part of a large string
-	}
-	e.resetAt = lr.now + int64(d.ResetAfter)
-	p := &unitPool{
-		hash: lr.hash, normalHash: lr.limit.normalHash, counted: old + d.Granted,
-		takenAt: lr.now, expires: lr.now + l.maxAge, remaining: d.Remaining, resetAt: e.resetAt,
-	}
-	oldest = p.takenAt
-	if old > 0 {
-		oldest = e.pool.takenAt
-	}
-	if old > lr.cost || old > 0 && lr.cost > p.counted {
-		p.takenAt, p.expires = e.pool.takenAt, e.pool.expires
-	}
-	p.left.Store(p.counted)
-	e.pool = p
-	e.scarce = d.Granted < lr.want || d.Remaining < 2*lr.want
-	if d.Granted < lr.want && e.isVeryBusy(lr.now) {
-		deny := max(int64(d.RetryAfter), e.demand.timeFor(lr.now, busyDemand))
-		e.denyUntil = lr.now + min(deny, int64(maxDeny))
-		e.retryAt = lr.now + int64(d.RetryAfter)
-	}
-	return oldest
-}
-
-// putBack puts back the units that a request spent. If they have expired, or a
-// fallback granted them, it queues them for a refund. If the key was reset since, it
-// drops them.
-func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, e := l.clock.Now(), s.get(lr)
-	if e != nil && lr.takenAt <= e.droppedAt {
-		return
-	}
-	if e != nil && e.pool.canTakeBack(lr, now) && !l.closed.Load() {
-		e.pool.left.Add(lr.cost)
-		e.pool.counted += lr.cost
-		return
-	}
-	l.returns.add(unspentUnits{
-		key: strings.Clone(lr.key), hash: lr.hash, limit: lr.limit, units: lr.cost, takenAt: lr.takenAt, local: lr.local,
-	})
-	l.scheduleSweep()
 }
 
 // observe updates an entry with the store's decision about a request. It adds the
@@ -367,31 +262,98 @@ func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
 	}
 }
 
-// reset drops the units of a key that is being reset, those that are queued for a
-// refund included, because the reset erases the debt for them. A refill in flight
-// will be dropped too, and until then requests go to the store.
-func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.getOrAdd(l, lr); e != nil {
-		e.drainPool()
-		e.init(lr)
-		e.bypassUntil, e.droppedAt = until, l.clock.Now()
-	}
-	l.returns.drop(lr.hash)
+// A unitPool holds leased units that are spent without a lock. Adding or removing
+// units otherwise needs the lock of its set. A nil pool is empty.
+type unitPool struct {
+	hash       uint64
+	normalHash uint64 // of the limit
+	left       atomic.Int64
+	counted    int64 // units that were left when demand was last counted
+	takenAt    int64 // when the oldest unit was taken from the store
+	expires    int64 // when the oldest unit expires
+
+	remaining int64 // in the store, after the units were taken
+	resetAt   int64
 }
 
-// release queues expired units, or all units, for a refund. It reports whether
-// any are still held.
-func (s *leaseEntrySet) release(l *Lease, now int64, all bool) (held bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.entries {
-		e := &s.entries[i]
-		if e.pool.units() > 0 && (all || now >= e.pool.expires) {
-			e.returnUnits(l)
-		}
-		held = held || e.pool.units() > 0
+// spend decides a request if the pool has enough units.
+func (p *unitPool) spend(lr *leaseRequest, d *Decision) bool {
+	left, ok := p.take(lr)
+	if !ok {
+		return false
 	}
-	return held
+	lr.takenAt = p.takenAt
+	*d = Decision{
+		Allowed: true, Granted: lr.cost, Limit: lr.limit.capacity,
+		Remaining:  min(left+p.remaining, lr.limit.capacity),
+		ResetAfter: time.Duration(max(p.resetAt-lr.now, 0)),
+		Source:     SourceLease,
+	}
+	return true
+}
+
+// take takes the cost of a request from the pool, if it has enough units that
+// have not expired. It returns how many are left.
+func (p *unitPool) take(lr *leaseRequest) (left int64, ok bool) {
+	for p != nil && lr.now < p.expires {
+		left = p.left.Load()
+		if left < lr.cost {
+			break
+		}
+		if p.left.CompareAndSwap(left, left-lr.cost) {
+			return left - lr.cost, true
+		}
+	}
+	return 0, false
+}
+
+// units returns the number of units, including expired ones.
+func (p *unitPool) units() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.left.Load()
+}
+
+// usable returns the number of units that have not expired.
+func (p *unitPool) usable(now int64) int64 {
+	if p == nil || now >= p.expires {
+		return 0
+	}
+	return p.left.Load()
+}
+
+// A demand estimates the rate at which units of a key are requested.
+type demand struct {
+	units int64 // requested since then
+	since int64
+}
+
+// minDemandSpan keeps the first few requests of a key from looking like a flood.
+const minDemandSpan = 50 * time.Millisecond
+
+// age halves the demand if it spans more than maxAge, and drops it if it is much
+// older.
+func (m *demand) age(now, maxAge int64) {
+	switch age := now - m.since; {
+	case age > 8*maxAge || age < 0:
+		m.units, m.since = 0, now
+	case age > maxAge:
+		m.units, m.since = m.units/2, m.since+age/2
+	}
+}
+
+// elapsed returns the time that the demand spans.
+func (m *demand) elapsed(now int64) int64 { return max(now-m.since, int64(minDemandSpan)) }
+
+// within returns how many units will be requested within span, at the estimated
+// rate.
+func (m *demand) within(now, span int64) int64 {
+	return int64(float64(m.units) * float64(span) / float64(m.elapsed(now)))
+}
+
+// timeFor returns how long it takes until that many units are requested, at the
+// estimated rate.
+func (m *demand) timeFor(now, units int64) int64 {
+	return int64(float64(units) * float64(m.elapsed(now)) / float64(max(m.units, 1)))
 }

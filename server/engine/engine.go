@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -156,7 +157,7 @@ func New(store penstock.Store, o *Options) *Engine {
 	e := &Engine{
 		denials:           newDenials(store, o),
 		callers:           newCallers(o),
-		bounds:            bounds{orDefault(o.MaxDescriptors, defaultMaxDescriptors), orDefault(o.MaxEntries, defaultMaxEntries)},
+		bounds:            bounds{cmp.Or(max(o.MaxDescriptors, 0), defaultMaxDescriptors), cmp.Or(max(o.MaxEntries, 0), defaultMaxEntries)},
 		keyOverrides:      keyOverrides{o.Overrides, policy.Claim},
 		store:             store,
 		calls:             store,
@@ -178,9 +179,6 @@ func New(store penstock.Store, o *Options) *Engine {
 	if e.denials != nil {
 		e.calls = e.denials
 	}
-	if e.onMetricValues == nil {
-		e.onMetricValues = func(string) {}
-	}
 	if e.onUnmatched == nil {
 		e.onUnmatched = func(string, []rules.Entry) {}
 	}
@@ -188,13 +186,6 @@ func New(store penstock.Store, o *Options) *Engine {
 		e.overrides, _ = overrides.Open(nil) // only a file can fail
 	}
 	return e
-}
-
-func orDefault(n, standard int) int {
-	if n > 0 {
-		return n
-	}
-	return standard
 }
 
 // Store returns the engine's store.

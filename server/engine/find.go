@@ -92,10 +92,18 @@ func (d *limitedDescriptor) setStatus(decision *penstock.Decision) {
 
 // find finds the limit, the key and the phase of every descriptor.
 func (f *found) find(ctx context.Context) error {
+	plain := !f.compat && f.id == requestID{} && !f.remembersDenials()
 	for i := range f.ds {
-		if err := f.match(ctx, i); err != nil {
+		isPlain, err := f.match(ctx, i)
+		if err != nil {
 			return fmt.Errorf("descriptor %d: %w", i, err)
 		}
+		plain = plain && isPlain
+	}
+	if plain { // as most requests are: match has assigned the phase
+		f.phases = 1 << phaseEnforced
+		f.setText()
+		return nil
 	}
 	f.applyReplaces()
 	f.setText()
@@ -103,13 +111,13 @@ func (f *found) find(ctx context.Context) error {
 		return err
 	}
 	if f.remembersDenials() {
-		f.phases = setOf(phaseKnown, phasePeeked, phaseLast)
+		f.phases = 1<<phaseKnown | 1<<phasePeeked | 1<<phaseLast
 	}
 	for i := range f.limited {
 		f.assign(&f.limited[i])
 	}
 	if f.compat {
-		f.phases = f.phases&^setOf(phaseQuota, phaseLast) | setOf(phaseHits)
+		f.phases = f.phases&^(1<<phaseQuota|1<<phaseLast) | 1<<phaseHits
 	}
 	return nil
 }
@@ -123,13 +131,13 @@ func (f *found) assign(d *limitedDescriptor) {
 	d.way = f.wayOf(d)
 	f.phases |= 1 << d.phase
 	if d.phase != phaseEnforced {
-		f.phases |= setOf(phaseLast)
+		f.phases |= 1 << phaseLast
 	}
 	if d.phase == phaseKnown {
-		f.phases |= setOf(phasePeeked)
+		f.phases |= 1 << phasePeeked
 	}
 	if d.quota && !f.id.settle {
-		f.phases |= setOf(phaseQuota)
+		f.phases |= 1 << phaseQuota
 	}
 }
 
@@ -180,48 +188,43 @@ func (f *found) denies(d *limitedDescriptor) bool {
 	return !d.rule.Shadow && !d.quota && !f.engine.shadow
 }
 
-// match finds the limit of a descriptor, if there is one.
-func (f *found) match(ctx context.Context, i int) (err error) {
-	d, l := &f.ds[i], f.extend()
-	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, len(f.keys), d.DenyInDebt
-	if d.Own == nil {
-		err = f.matchRule(ctx, l, d)
-	} else {
-		err = f.useOwnLimit(l, d)
-	}
-	if err != nil {
-		return err
-	}
-	if l.rule == nil {
-		f.unmatched = append(f.unmatched, i)
-		f.keys = f.keys[:l.key]
-		*l, f.limited = limitedDescriptor{}, f.limited[:len(f.limited)-1]
-		return nil
-	}
-	l.quota = l.rule.Quota || f.engine.quotaMode
-	l.status.Rule, l.status.Quota = l.rule, l.quota
-	f.keys = ShortenKey(f.keys, l.key)
-	l.end = len(f.keys)
-	return nil
-}
-
-// extend appends an empty descriptor. Those beyond the length of the slice are empty, which
-// saves making one and copying it.
-func (f *found) extend() *limitedDescriptor {
-	n := len(f.limited)
+// match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
+// decides by its limit alone, or has no rule.
+func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
+	d, start, n := &f.ds[i], len(f.keys), len(f.limited)
 	if n == cap(f.limited) {
 		f.limited = slices.Grow(f.limited, 1)
 		clear(f.limited[n:cap(f.limited)])
 	}
+	l := &f.limited[:n+1][n] // empty, as all beyond the length are
+	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, start, d.DenyInDebt
+	if d.Own == nil {
+		plain, err = f.matchRule(ctx, l, d)
+	} else {
+		err = f.useOwnLimit(l, d)
+	}
+	if err != nil {
+		return false, err
+	}
+	if l.rule == nil {
+		f.unmatched = append(f.unmatched, i)
+		f.keys = f.keys[:start]
+		*l = limitedDescriptor{}
+		return true, nil
+	}
 	f.limited = f.limited[:n+1]
-	return &f.limited[n]
+	l.quota = l.rule.Quota || f.engine.quotaMode
+	l.status.Rule, l.status.Quota = l.rule, l.quota
+	f.keys = ShortenKey(f.keys, start)
+	l.end = len(f.keys)
+	return plain, nil
 }
 
-func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) error {
+func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) (plain bool, err error) {
 	l.rule, f.keys = f.domain.Match(d.Entries, f.keys)
 	if l.rule == nil || d.ReleaseOnly && l.rule.ID == "" {
 		l.rule = nil
-		return nil
+		return true, nil
 	}
 	f.hasSettle = f.hasSettle || l.rule.Settle
 	state := &f.table.states[l.rule.Index]
@@ -231,10 +234,14 @@ func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descript
 	if !state.overrides.Empty() {
 		f.applyKeyOverride(ctx, l, state)
 	}
-	if l.template != nil && l.template.Limit.HasPermits() {
-		return f.namePermit(l, d)
+	if state.plain && d.Cost > 0 && l.override == nil {
+		l.phase = phaseEnforced
+		return true, nil
 	}
-	return nil
+	if l.template != nil && l.template.Limit.HasPermits() {
+		err = f.namePermit(l, d)
+	}
+	return false, err
 }
 
 // namePermit sets the ID of a request for a permit, which is an entry of its descriptor.

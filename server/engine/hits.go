@@ -123,7 +123,7 @@ func (ev *evaluation) hitsOf(d *limitedDescriptor) *Hits {
 		return &stats.Hits
 	}
 	h, first := stats.HitsByValue.find(ev.metricPath)
-	if first {
+	if first && ev.engine.onMetricValues != nil {
 		ev.engine.onMetricValues(d.rule.Name)
 	}
 	if h == nil {

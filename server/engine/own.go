@@ -70,6 +70,9 @@ type ownAdmission struct {
 
 // admitOwnLimits makes room for what descriptors with their own limit leave behind.
 func (f *found) admitOwnLimits() error {
+	if len(f.templates) == 0 { // no descriptor has one
+		return nil
+	}
 	for i := range f.limited {
 		l := &f.limited[i]
 		if !l.own || l.underRule {

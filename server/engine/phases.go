@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"slices"
 
 	"github.com/penstock-io/penstock"
@@ -66,14 +67,9 @@ var phases = [...]struct {
 // A phaseSet has a bit for each phase that a request needs.
 type phaseSet uint16
 
-func setOf(all ...phase) (s phaseSet) {
-	for _, p := range all {
-		s |= 1 << p
-	}
-	return s
-}
-
 func (s phaseSet) has(p phase) bool { return s&(1<<p) != 0 }
+
+func (s phaseSet) first() phase { return phase(bits.TrailingZeros16(uint16(s))) }
 
 // A way is how the store is asked about a descriptor.
 type way struct {
@@ -87,11 +83,10 @@ type way struct {
 // decide reports whether the request is over a limit. After an error nothing stays charged,
 // as far as the store can be reached, except under an ID.
 func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
-	for p := phaseKnown; p < phaseLast && err == nil && !ev.over; p++ {
-		if ev.phases.has(p) {
-			err = ev.runPhase(ctx, p)
-			ev.over = err == nil && phases[p].stops != nil && phases[p].stops(ev)
-		}
+	for rest := ev.phases &^ (1 << phaseLast); rest != 0 && err == nil && !ev.over; rest &= rest - 1 {
+		p := rest.first()
+		err = ev.runPhase(ctx, p)
+		ev.over = err == nil && phases[p].stops != nil && phases[p].stops(ev)
 	}
 	if err == nil && ev.phases.has(phaseLast) {
 		err = ev.complete(ctx)
@@ -205,14 +200,19 @@ type queue struct {
 	decisions []penstock.Decision
 }
 
+// clear empties the queue. Its memory keeps the requests, which the next ones overwrite; a pool
+// that is not used drops it.
 func (q *queue) clear() {
-	clear(q.requests)
 	q.queued, q.requests, q.decisions = q.queued[:0], q.requests[:0], q.decisions[:0]
 }
 
 // ask adds what the store is asked about a descriptor.
 func (ev *evaluation) ask(i int) {
 	d := &ev.limited[i]
+	if d.way == (way{}) {
+		ev.add(i, d.cost)
+		return
+	}
 	if d.way.peekFirst {
 		ev.add(i, 0)
 	}

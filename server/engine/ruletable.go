@@ -22,6 +22,7 @@ type ruleTable struct {
 // A ruleState is what the engine keeps for a rule.
 type ruleState struct {
 	stats     *RuleStats
+	plain     bool             // takes are decided by the limit alone: see isPlain
 	overrides *overrides.Index // of the rule's keys; nil for request limits
 	changed   *sync.Map        // *overrides.Action to *changedRule
 
@@ -54,6 +55,7 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 	e := t.engine
 	s := &ruleState{
+		plain:    !e.quotaMode && isPlain(r),
 		maxHits:  r.Limit.Count,
 		source:   e.topKeys.NewSource(r.Name),
 		template: newTemplate(e.store, storedLimit(r, t.isCompat(r)), r.KeepFree),
@@ -63,6 +65,12 @@ func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 		s.hits = &hits
 	}
 	return s
+}
+
+// isPlain reports whether a take under the rule can deny the request, and has nothing to do
+// with other rules, nor with IDs.
+func isPlain(r *rules.Rule) bool {
+	return !r.Unlimited && !r.Shadow && !r.Quota && !r.ChargeAlways && !r.Settle && len(r.Replaces) == 0 && !r.Limit.HasPermits()
 }
 
 // newTemplate returns a request with a compiled limit. The store rejects an invalid limit.

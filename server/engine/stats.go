@@ -228,19 +228,18 @@ func (c *LocalStats) Fail() { c.errors++ }
 // Flush adds the counts to the engine's counters, and resets them.
 func (c *LocalStats) Flush() {
 	t := c.engine.requestLimitState.stats.Stats
-	if c.allowed > 0 {
-		t.others.Add(c.allowed)
-		t.otherUnits.Add(c.allowedUnits)
-	}
-	if c.denied > 0 {
-		t.Denied.Add(c.denied)
-		t.DeniedUnits.Add(c.deniedUnits)
-	}
-	if c.shadowed > 0 {
-		t.Shadowed.Add(c.shadowed)
-	}
-	if c.errors > 0 {
-		t.Errors.Add(c.errors)
-	}
+	addSome(&t.others, c.allowed)
+	addSome(&t.otherUnits, c.allowedUnits)
+	addSome(&t.Denied, c.denied)
+	addSome(&t.DeniedUnits, c.deniedUnits)
+	addSome(&t.Shadowed, c.shadowed)
+	addSome(&t.Errors, c.errors)
 	*c = LocalStats{engine: c.engine}
+}
+
+// addSome adds to a shared counter, and leaves it to others if there is nothing to add.
+func addSome(c *atomic.Uint64, n uint64) {
+	if n > 0 {
+		c.Add(n)
+	}
 }

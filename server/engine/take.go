@@ -39,38 +39,32 @@ func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *requestlimi
 // TakeEach is [penstock.TakeEach] on the engine's store, under request limits. If there is
 // no room for one of them, none is decided; see Take.
 func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
-	stats := e.LocalStats()
-	defer stats.Flush()
-	if err := e.takeAdmitted(ctx, penstock.TakeEach, false, rs, ds, mayRefund); err != nil {
-		stats.Fail()
-		return err
-	}
-	for i := range rs {
-		stats.Count(&rs[i].Limit, rs[i].Key, rs[i].Cost, &ds[i])
-	}
-	return nil
+	return e.takeMany(ctx, penstock.TakeEach, false, rs, ds, mayRefund)
 }
 
 // TakeAll is [penstock.TakeAll] on the engine's store, under request limits. If there is no
 // room for one of them, none is decided; see Take.
 func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
+	return e.takeMany(ctx, penstock.TakeAll, len(rs) > 1, rs, ds, mayRefund)
+}
+
+type takeMany func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
+
+func (e *Engine) takeMany(ctx context.Context, take takeMany, inTakeAll bool, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	stats := e.LocalStats()
 	defer stats.Flush()
-	if err := e.takeAdmitted(ctx, penstock.TakeAll, len(rs) > 1, rs, ds, mayRefund); err != nil {
+	if err := e.takeAdmitted(ctx, take, inTakeAll, rs, ds, mayRefund); err != nil {
 		stats.Fail()
 		return err
 	}
-	passed := allAllowed(ds[:len(rs)])
+	denied := inTakeAll && !allAllowed(ds[:len(rs)])
 	for i := range rs {
-		// If one denies, the others were only peeked at.
-		if passed || !ds[i].Allowed {
+		if !denied || !ds[i].Allowed { // if one denies, the others were only peeked at
 			stats.Count(&rs[i].Limit, rs[i].Key, rs[i].Cost, &ds[i])
 		}
 	}
 	return nil
 }
-
-type takeMany func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
 
 // takeAdmitted admits all requests or none, and has the store decide them.
 func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/spelling"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 )
@@ -60,7 +60,7 @@ type Config struct {
 	MaxConnectionsPerAddress int // 0: half of MaxConnections
 	Token                    string
 	TokenFile                string
-	Tokens                   []engine.Token // of the TokenFile
+	Tokens                   []callers.Token // of the TokenFile
 	TrustLocal               bool
 	AdminActions             bool
 	AuditLog                 string // "": stderr

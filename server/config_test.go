@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/server"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 )
 
 func TestLoadConfigDefaults(t *testing.T) {
@@ -192,7 +192,7 @@ func TestLoadConfigParsesTrustedProxies(t *testing.T) {
 }
 
 func TestLoadConfigReadsTokenFile(t *testing.T) {
-	for text, want := range map[string][]engine.Token{
+	for text, want := range map[string][]callers.Token{
 		"open sesame\n":                         {{Secret: "open sesame"}},
 		"ada:s1\n\n# comment\r\nbob@ops: s2 \n": {{Name: "ada", Secret: "s1"}, {Name: "bob@ops", Secret: "s2"}},
 		"a b:c":                                 {{Secret: "a b:c"}},

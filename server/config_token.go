@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 )
 
 // HasToken reports whether callers need a token.
@@ -26,7 +26,7 @@ func (c *Config) readTokens() error {
 	for _, line := range lines {
 		c.Tokens = append(c.Tokens, parseToken(line))
 	}
-	if err := engine.CheckTokens(c.Tokens); err != nil {
+	if err := callers.CheckTokens(c.Tokens); err != nil {
 		return fmt.Errorf("%s: %s: %w", c.origin("token-file"), c.TokenFile, err)
 	}
 	return nil
@@ -65,10 +65,10 @@ var tokenName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._@+]{0,63}$`)
 
 // parseToken parses a line: a token, or name:token. A token that is alone in its file may
 // have a colon too; it stays valid, because the engine accepts the whole line.
-func parseToken(line string) engine.Token {
+func parseToken(line string) callers.Token {
 	name, secret, ok := strings.Cut(line, ":")
 	if secret = strings.TrimSpace(secret); ok && secret != "" && tokenName.MatchString(name) {
-		return engine.Token{Name: name, Secret: secret}
+		return callers.Token{Name: name, Secret: secret}
 	}
-	return engine.Token{Secret: line}
+	return callers.Token{Secret: line}
 }

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/internal/auth"
 )
 
@@ -28,14 +28,14 @@ func actionOf(r *http.Request) string { return actions[r.Method+" "+r.URL.Path] 
 type identityKey struct{}
 
 // withIdentity returns the request with the identity of its caller, for [Server.entry].
-func withIdentity(r *http.Request, i engine.Identity) *http.Request {
+func withIdentity(r *http.Request, i callers.Identity) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), identityKey{}, i))
 }
 
 // entry returns an entry of the audit log for the action that a request asks for, without
 // its target and its reason.
 func entry(r *http.Request) audit.Entry {
-	i, _ := r.Context().Value(identityKey{}).(engine.Identity)
+	i, _ := r.Context().Value(identityKey{}).(callers.Identity)
 	return audit.Entry{
 		Action: actionOf(r), API: "admin", Verb: r.Method + " " + r.URL.Path, Actor: auth.HTTPActor(r, i),
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/requestlimits"
 )
@@ -58,7 +59,7 @@ func getAudit(t *testing.T, s *adminapi.Server, header ...string) []map[string]a
 }
 
 func TestAuditNamesTheTokenThatActed(t *testing.T) {
-	e := newEngineWithOptions(t, &engine.Options{Tokens: []engine.Token{{Name: "ada", Secret: "secret-a"}, {Name: "bob", Secret: "secret-b"}}})
+	e := newEngineWithOptions(t, &engine.Options{Tokens: []callers.Token{{Name: "ada", Secret: "secret-a"}, {Name: "bob", Secret: "secret-b"}}})
 	s := newServer(t, e, adminapi.Options{Audit: newAudit(t, io.Discard)})
 	used(t, e)
 	bob := []string{"Authorization", "Bearer secret-b", "From", "203.0.113.9:1"}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
@@ -48,7 +48,7 @@ func (s *Server) authorize(e endpoint) http.HandlerFunc {
 
 // identify returns what the engine knows about a caller. If it sent a token, and too many
 // wrong ones came before, the token is not checked until wait has passed.
-func (s *Server) identify(c engine.Caller) (i engine.Identity, wait time.Duration) {
+func (s *Server) identify(c callers.Caller) (i callers.Identity, wait time.Duration) {
 	if c.Token == "" || !s.engine.HasToken() {
 		return s.engine.Identify(c), 0
 	}

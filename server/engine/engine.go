@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rules"
@@ -33,8 +34,8 @@ type Options struct {
 	// need it. Default: only local callers may.
 	Token string
 
-	// Tokens are further tokens, with names for the audit log; see [CheckTokens].
-	Tokens []Token
+	// Tokens are further tokens, with names for the audit log; see [callers.CheckTokens].
+	Tokens []callers.Token
 
 	// DistrustLocal means that local callers may not refund or reset without the token
 	// either. Without a token, no caller may.
@@ -105,7 +106,7 @@ const (
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
 	*denials // nil if none are remembered
-	callers
+	callers.Rights
 	bounds
 	keyOverrides
 
@@ -156,7 +157,7 @@ func New(store penstock.Store, o *Options) *Engine {
 	policy := requestlimits.New(store, o.RequestLimits)
 	e := &Engine{
 		denials:           newDenials(store, o),
-		callers:           newCallers(o),
+		Rights:            callers.NewRights(append([]callers.Token{{Secret: o.Token}}, o.Tokens...), !o.DistrustLocal),
 		bounds:            bounds{cmp.Or(max(o.MaxDescriptors, 0), defaultMaxDescriptors), cmp.Or(max(o.MaxEntries, 0), defaultMaxEntries)},
 		keyOverrides:      keyOverrides{o.Overrides, policy.Claim},
 		store:             store,

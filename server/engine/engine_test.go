@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -35,15 +36,15 @@ func TestMayRefundNeedsTheTokenOrALocalCaller(t *testing.T) {
 		{"secret", true, true, "secret", true},
 	} {
 		e := engine.New(newMemory(), &engine.Options{Token: c.token, DistrustLocal: c.distrust})
-		if may := e.MayRefund(engine.Caller{Local: c.local, Token: c.given}); may != c.may {
+		if may := e.MayRefund(callers.Caller{Local: c.local, Token: c.given}); may != c.may {
 			t.Errorf("%+v: got %t", c, may)
 		}
 	}
 }
 
 func TestIdentifyNamesTheToken(t *testing.T) {
-	e := engine.New(newMemory(), &engine.Options{Token: "plain", Tokens: []engine.Token{{Name: "ada", Secret: "s1"}, {Name: "bob", Secret: "s2"}}})
-	for token, want := range map[string]engine.Identity{
+	e := engine.New(newMemory(), &engine.Options{Token: "plain", Tokens: []callers.Token{{Name: "ada", Secret: "s1"}, {Name: "bob", Secret: "s2"}}})
+	for token, want := range map[string]callers.Identity{
 		"plain":     {MayRefund: true, ByToken: true},
 		"s1":        {MayRefund: true, ByToken: true, Name: "ada"},
 		"ada:s1":    {MayRefund: true, ByToken: true, Name: "ada"},
@@ -54,12 +55,12 @@ func TestIdentifyNamesTheToken(t *testing.T) {
 		"ada:plain": {},
 		"":          {},
 	} {
-		if got := e.Identify(engine.Caller{Local: true, Token: token}); got != want {
+		if got := e.Identify(callers.Caller{Local: true, Token: token}); got != want {
 			t.Errorf("%q: got %+v, want %+v", token, got, want)
 		}
 	}
-	empty := engine.New(newMemory(), &engine.Options{Tokens: []engine.Token{{Name: "ada"}}})
-	if empty.HasToken() || empty.MayRefund(engine.Caller{Token: "ada:"}) || empty.MayRefund(engine.Caller{}) {
+	empty := engine.New(newMemory(), &engine.Options{Tokens: []callers.Token{{Name: "ada"}}})
+	if empty.HasToken() || empty.MayRefund(callers.Caller{Token: "ada:"}) || empty.MayRefund(callers.Caller{}) {
 		t.Error("an empty secret is a token")
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/requestlimits"
@@ -88,7 +89,7 @@ func TestRefundsAreOnRecord(t *testing.T) {
 func TestRefusedRefundsAreOnRecord(t *testing.T) {
 	for _, refund := range refundBodies {
 		log := newAudit(t, io.Discard)
-		server := newServer(t, newEngine(t, frozenMemory(), &engine.Options{Tokens: []engine.Token{{Name: "ada", Secret: "secret"}}}), &httpapi.Options{Audit: log})
+		server := newServer(t, newEngine(t, frozenMemory(), &engine.Options{Tokens: []callers.Token{{Name: "ada", Secret: "secret"}}}), &httpapi.Options{Audit: log})
 		remote := refundCaller{from: "203.0.113.9:1", host: "penstock:8080"}
 		if w := remote.post(server, refund.path, refund.body, "Bearer guess"); w.Code != http.StatusForbidden {
 			t.Fatalf("%s: got %d %s, want 403", refund.body, w.Code, w.Body)

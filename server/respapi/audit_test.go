@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -20,7 +21,7 @@ func newAudited(t *testing.T, out io.Writer) (*Server, *audit.Log) {
 		t.Fatal(err)
 	}
 	clock := newFakeClock()
-	e := engine.New(clock.memory(), &engine.Options{Tokens: []engine.Token{{Name: "ada", Secret: "secret"}}})
+	e := engine.New(clock.memory(), &engine.Options{Tokens: []callers.Token{{Name: "ada", Secret: "secret"}}})
 	e.SetRules(testRules(t))
 	s := must(New(e, &Options{Audit: log}))
 	s.now = clock.now

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
@@ -15,7 +15,7 @@ type session struct {
 	name, libName, libVer string
 	authenticated         bool // whether it may run all commands
 	mayRefund             bool // whether it may reset keys, and has no ceilings for its limits
-	identity              engine.Identity
+	identity              callers.Identity
 }
 
 // resetSession sets the state of a new connection.
@@ -30,9 +30,9 @@ func (c *conn) resetSession() {
 }
 
 // caller returns the client as the engine knows it.
-func (c *conn) caller(token string) engine.Caller {
+func (c *conn) caller(token string) callers.Caller {
 	peer := c.net.RemoteAddr()
-	return engine.Caller{Local: auth.IsLocalPeer(peer), Token: token, Address: auth.PeerAddr(peer)}
+	return callers.Caller{Local: auth.IsLocalPeer(peer), Token: token, Address: auth.PeerAddr(peer)}
 }
 
 // login authenticates the connection if the password is a token of the engine, and the user

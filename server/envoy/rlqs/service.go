@@ -294,7 +294,7 @@ func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target,
 // countShadow counts requests under a rule in shadow mode, of which so many were granted.
 func (s *Service) countShadow(t *engine.Target, requests, granted uint64) {
 	t.CountReported(granted, 0)
-	t.CountShadowed(requests-granted)
+	t.CountShadowed(requests - granted)
 }
 
 // nextNumber returns the number of a lease. Those that follow each other differ, also after

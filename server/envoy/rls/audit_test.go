@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/envoy/rls"
 )
@@ -27,7 +28,7 @@ func newAudit(t *testing.T, out io.Writer) *audit.Log {
 
 func TestRefundsAreOnRecord(t *testing.T) {
 	log := newAudit(t, io.Discard)
-	e := newEngine(t, penstock.NewMemory(nil), userRules, &engine.Options{Tokens: []engine.Token{{Name: "ada", Secret: "secret"}}})
+	e := newEngine(t, penstock.NewMemory(nil), userRules, &engine.Options{Tokens: []callers.Token{{Name: "ada", Secret: "secret"}}})
 	c := newClient(t, e, &rls.Options{ServiceOptions: rls.ServiceOptions{Audit: log}})
 	if _, err := c.ShouldRateLimit(t.Context(), takeRequest("7")); err != nil {
 		t.Fatal(err)

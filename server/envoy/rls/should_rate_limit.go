@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
@@ -135,9 +135,9 @@ func (s *Server) entry(ctx context.Context) audit.Entry {
 }
 
 // callerOf returns the caller of a call.
-func callerOf(ctx context.Context) engine.Caller {
+func callerOf(ctx context.Context) callers.Caller {
 	fields, _ := metadata.FromIncomingContext(ctx)
-	c := engine.Caller{Token: auth.BearerToken(only(fields["authorization"]))}
+	c := callers.Caller{Token: auth.BearerToken(only(fields["authorization"]))}
 	if p, ok := peer.FromContext(ctx); ok {
 		c.Local, c.Address = auth.IsLocal(p.Addr, only(fields[":authority"]), fields), auth.PeerAddr(p.Addr)
 	}

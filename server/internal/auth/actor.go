@@ -7,12 +7,12 @@ import (
 	"net/netip"
 
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 )
 
 // NewActor returns a caller as the audit log names it, without its address. The state of
 // its connection is nil without TLS.
-func NewActor(i engine.Identity, state *tls.ConnectionState) audit.Actor {
+func NewActor(i callers.Identity, state *tls.ConnectionState) audit.Actor {
 	a := audit.Actor{Name: i.Name, Certificate: certificateName(state)}
 	switch {
 	case i.ByToken:
@@ -27,7 +27,7 @@ func NewActor(i engine.Identity, state *tls.ConnectionState) audit.Actor {
 }
 
 // ConnActor is [NewActor] for a connection, with its address.
-func ConnActor(i engine.Identity, c net.Conn) audit.Actor {
+func ConnActor(i callers.Identity, c net.Conn) audit.Actor {
 	var state *tls.ConnectionState
 	if secure, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		s := secure.ConnectionState()

@@ -7,16 +7,16 @@ import (
 	"net/url"
 
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/callers"
 )
 
 // HTTPCaller returns the caller of an HTTP request, with the bearer token that it sent.
 //
 // Besides the conditions of [IsLocal], a local request has a version above HTTP/1.0,
 // which only proxies still use, and does not come from a page in a browser.
-func HTTPCaller(r *http.Request) engine.Caller {
+func HTTPCaller(r *http.Request) callers.Caller {
 	peer := httpPeer(r)
-	return engine.Caller{
+	return callers.Caller{
 		Local:   r.ProtoAtLeast(1, 1) && !IsCrossOrigin(r) && IsLocal(peer, r.Host, r.Header),
 		Token:   BearerToken(r.Header.Get("Authorization")),
 		Address: peerAddr(peer),
@@ -24,7 +24,7 @@ func HTTPCaller(r *http.Request) engine.Caller {
 }
 
 // HTTPActor returns the caller of an HTTP request as the audit log names it.
-func HTTPActor(r *http.Request, i engine.Identity) audit.Actor {
+func HTTPActor(r *http.Request, i callers.Identity) audit.Actor {
 	a := NewActor(i, r.TLS)
 	if a.Address = r.RemoteAddr; isUnix(httpPeer(r)) {
 		a.Address = "unix"
@@ -36,7 +36,7 @@ func HTTPActor(r *http.Request, i engine.Identity) audit.Actor {
 const reasonHeader = "Penstock-Reason"
 
 // HTTPEntry returns an entry of the audit log for a request with decisions.
-func HTTPEntry(r *http.Request, i engine.Identity) audit.Entry {
+func HTTPEntry(r *http.Request, i callers.Identity) audit.Entry {
 	return audit.Entry{API: "http", Verb: r.Method + " " + r.URL.Path, Actor: HTTPActor(r, i), Reason: r.Header.Get(reasonHeader)}
 }
 

@@ -1,4 +1,6 @@
-package engine
+// Package callers knows who may refund units and reset keys: callers with a token or, without
+// tokens, those on this machine.
+package callers
 
 import (
 	"crypto/sha256"
@@ -24,7 +26,7 @@ type Caller struct {
 // is optional, says in the audit log which of them did.
 type Token struct{ Name, Secret string }
 
-// An Identity is what the engine knows about a caller.
+// An Identity is what is known about a caller.
 type Identity struct {
 	// MayRefund is whether the caller may refund units and reset keys.
 	MayRefund bool
@@ -34,31 +36,33 @@ type Identity struct {
 	Name    string
 }
 
-// callers know who may refund.
-type callers struct {
+// Rights say which callers may refund.
+type Rights struct {
 	tokens     []hashedToken
 	trustLocal bool
 }
 
-func newCallers(o *Options) callers {
-	return callers{tokens: hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)), trustLocal: !o.DistrustLocal}
+// NewRights returns the rights of callers with one of the tokens. Without tokens, local callers
+// have them if they are trusted.
+func NewRights(tokens []Token, trustLocal bool) Rights {
+	return Rights{hashTokens(tokens), trustLocal}
 }
 
-// Identify returns what the engine knows about a caller. With tokens, only a token counts:
+// Identify returns what is known about a caller. With tokens, only a token counts:
 // a proxy on this machine can be mistaken for a local caller.
-func (k *callers) Identify(c Caller) Identity {
-	if len(k.tokens) == 0 {
-		return Identity{MayRefund: c.Local && k.trustLocal}
+func (r *Rights) Identify(c Caller) Identity {
+	if len(r.tokens) == 0 {
+		return Identity{MayRefund: c.Local && r.trustLocal}
 	}
-	name, ok := k.find(c.Token)
+	name, ok := r.find(c.Token)
 	return Identity{MayRefund: ok, ByToken: ok, Name: name}
 }
 
-// MayRefund reports whether a caller may refund units or reset keys; see [Engine.Identify].
-func (k *callers) MayRefund(c Caller) bool { return k.Identify(c).MayRefund }
+// MayRefund reports whether a caller may refund units or reset keys; see Identify.
+func (r *Rights) MayRefund(c Caller) bool { return r.Identify(c).MayRefund }
 
-// HasToken reports whether the engine has a token.
-func (k *callers) HasToken() bool { return len(k.tokens) > 0 }
+// HasToken reports whether there is a token.
+func (r *Rights) HasToken() bool { return len(r.tokens) > 0 }
 
 // A hashedToken is one form of a token that callers may send. Hashes have one length, so
 // that comparing them does not reveal that of the token.
@@ -84,10 +88,10 @@ func hashTokens(tokens []Token) (all []hashedToken) {
 
 // find returns the name of a token. It compares with all tokens, so that the time
 // does not reveal which one is similar.
-func (k *callers) find(text string) (name string, ok bool) {
+func (r *Rights) find(text string) (name string, ok bool) {
 	given := sha256.Sum256([]byte(text))
-	for i := range k.tokens {
-		t := &k.tokens[i]
+	for i := range r.tokens {
+		t := &r.tokens[i]
 		if subtle.ConstantTimeCompare(given[:], t.hash[:]) == 1 {
 			name, ok = t.name, true
 		}

@@ -68,7 +68,7 @@ type Service struct {
 	options ServiceOptions
 }
 
-// New returns a service. Nil options are all defaults.
+// NewService returns a service. Nil options are all defaults.
 func NewService(e *engine.Engine, o *ServiceOptions) *Service {
 	s := &Service{engine: e}
 	if o != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 const failureRules = modelRules + `
-  - {key: gate, charge: always, rate_limit: {unit: year, requests_per_unit: 60}}
+  - {key: always, charge: always, rate_limit: {unit: year, requests_per_unit: 60}}
   - {key: bucket, charge: always, limit: 60/300d}
 `
 
@@ -67,14 +67,14 @@ func failAndCompare(t *rapid.T, set *rules.Set, compat bool) {
 
 func hasGate(ds []engine.Descriptor) bool {
 	for _, d := range ds {
-		if key := d.Entries[0].Key; key == "gate" || key == "bucket" {
+		if key := d.Entries[0].Key; key == "always" || key == "bucket" {
 			return true
 		}
 	}
 	return false
 }
 
-var failureKinds = []string{"hard1", "hard2", "quota1", "quota2", "shadow", "both", "gate", "bucket"}
+var failureKinds = []string{"hard1", "hard2", "quota1", "quota2", "shadow", "both", "always", "bucket"}
 
 func drawDescriptors(t *rapid.T) (ds []engine.Descriptor) {
 	for range rapid.IntRange(1, 4).Draw(t, "descriptors") {

@@ -59,7 +59,7 @@ func TestDecideEnvoyCompatRemembersKeysOverLimit(t *testing.T) {
 		{[]engine.Descriptor{ada}, 1},
 		{[]engine.Descriptor{ada}, 1}, // now it is over
 		{[]engine.Descriptor{ada}, 0},
-		{[]engine.Descriptor{gate("user=ada"), ada, descriptor(1, "user=bob")}, 1},
+		{[]engine.Descriptor{envoyPeek("user=ada"), ada, descriptor(1, "user=bob")}, 1},
 		{[]engine.Descriptor{withOverride(ada, 50)}, 1},
 		{[]engine.Descriptor{descriptor(-27, "user=ada")}, 1},
 		{[]engine.Descriptor{ada}, 1},
@@ -68,7 +68,7 @@ func TestDecideEnvoyCompatRemembersKeysOverLimit(t *testing.T) {
 			t.Errorf("request %d: %d calls of the store, want %d", i, got, c.want)
 		}
 	}
-	want(t, decide(t, e, "envoy", gate("user=ada")), "allowed: granted=0 remaining=0")
+	want(t, decide(t, e, "envoy", envoyPeek("user=ada")), "allowed: granted=0 remaining=0")
 }
 
 // An operator's peek shows what the rule has left, and changes nothing that was counted.

@@ -7,8 +7,8 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// gate returns a peek of Envoy's, which asks whether a request may begin.
-func gate(entries ...string) engine.Descriptor {
+// envoyPeek returns a peek of Envoy's, which asks whether a request may begin.
+func envoyPeek(entries ...string) engine.Descriptor {
 	d := descriptor(0, entries...)
 	d.DenyInDebt = true
 	return d
@@ -31,14 +31,14 @@ func TestDecideChargeAlwaysChargesReportsInFull(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, tokenRules, nil)
 		for _, key := range []string{"model=a", "paced=a", "slides=a"} {
-			want(t, decide(t, e, "llm", gate(key)), "allowed: granted=0 remaining=1000")
+			want(t, decide(t, e, "llm", envoyPeek(key)), "allowed: granted=0 remaining=1000")
 			want(t, decide(t, e, "llm", descriptor(600, key)), "allowed: granted=600 remaining=400")
-			want(t, decide(t, e, "llm", gate(key)), "allowed: granted=0 remaining=400")
+			want(t, decide(t, e, "llm", envoyPeek(key)), "allowed: granted=0 remaining=400")
 			want(t, decide(t, e, "llm", descriptor(600, key)), "allowed: granted=600 remaining=0")
-			want(t, decide(t, e, "llm", gate(key)), "denied: granted=0 remaining=0 over denied")
+			want(t, decide(t, e, "llm", envoyPeek(key)), "denied: granted=0 remaining=0 over denied")
 			want(t, decide(t, e, "llm", descriptor(100, key)), "denied: granted=100 remaining=0 over denied")
 			want(t, decide(t, e, "llm", descriptor(-301, key)), "allowed: granted=-301 remaining=1")
-			want(t, decide(t, e, "llm", gate(key)), "allowed: granted=0 remaining=1")
+			want(t, decide(t, e, "llm", envoyPeek(key)), "allowed: granted=0 remaining=1")
 		}
 	})
 }
@@ -49,7 +49,7 @@ func TestDecideChargeAlwaysDeniesAtNothingLeft(t *testing.T) {
 		want(t, decide(t, e, "llm", descriptor(1000, "model=a")), "allowed: granted=1000 remaining=0")
 		want(t, decide(t, e, "llm", descriptor(0, "model=a")), "denied: granted=0 remaining=0 over denied")
 		want(t, decide(t, e, "llm", descriptor(20, "trial=a")), "allowed: granted=20 remaining=0")
-		want(t, decide(t, e, "llm", gate("trial=a")), "allowed: granted=0 remaining=0 denied")
+		want(t, decide(t, e, "llm", envoyPeek("trial=a")), "allowed: granted=0 remaining=0 denied")
 	})
 }
 
@@ -60,7 +60,7 @@ func TestDecideChargeAlwaysWhateverTheAnswer(t *testing.T) {
 		e := newEngine(t, store, tokenRules, nil)
 		want(t, decide(t, e, "llm", descriptor(600, "model=a"), descriptor(3, "user=x")), "denied: granted=600 remaining=400 | granted=0 remaining=2 over denied")
 		want(t, decide(t, e, "llm", descriptor(600, "model=a"), descriptor(1, "user=x")), "allowed: granted=600 remaining=0 | granted=1 remaining=1")
-		want(t, decide(t, e, "llm", descriptor(1, "user=x"), gate("model=a")), "denied: granted=0 remaining=1 | granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "llm", descriptor(1, "user=x"), envoyPeek("model=a")), "denied: granted=0 remaining=1 | granted=0 remaining=0 over denied")
 		want(t, decide(t, e, "llm", descriptor(1, "user=x"), descriptor(5, "model=a")), "denied: granted=0 remaining=1 | granted=5 remaining=0 over denied")
 	})
 }
@@ -78,10 +78,10 @@ func TestDecideChargeAlwaysUnderOverride(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, tokenRules, nil)
 		want(t, decide(t, e, "llm", descriptor(600, "model=a")), "allowed: granted=600 remaining=400")
-		want(t, decide(t, e, "llm", withOverride(gate("model=a"), 500)), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "llm", withOverride(envoyPeek("model=a"), 500)), "denied: granted=0 remaining=0 over denied")
 		want(t, decide(t, e, "llm", withOverride(descriptor(900, "model=a"), 2000)), "allowed: granted=900 remaining=500")
-		want(t, decide(t, e, "llm", gate("model=a")), "denied: granted=0 remaining=0 over denied")
-		want(t, decide(t, e, "llm", withOverride(gate("model=a"), 2000)), "allowed: granted=0 remaining=500")
+		want(t, decide(t, e, "llm", envoyPeek("model=a")), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "llm", withOverride(envoyPeek("model=a"), 2000)), "allowed: granted=0 remaining=500")
 	})
 }
 
@@ -91,9 +91,9 @@ func TestDecideDeniesPeeksOfEnvoyInDebt(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, tokenRules, nil)
 		want(t, decide(t, e, "llm", descriptor(2, "plain=a")), "allowed: granted=2 remaining=0")
-		want(t, decide(t, e, "llm", gate("plain=a")), "allowed: granted=0 remaining=0")
+		want(t, decide(t, e, "llm", envoyPeek("plain=a")), "allowed: granted=0 remaining=0")
 		want(t, decide(t, e, "llm", withOverride(descriptor(3, "plain=a"), 9)), "allowed: granted=3 remaining=4")
-		want(t, decide(t, e, "llm", gate("plain=a")), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "llm", envoyPeek("plain=a")), "denied: granted=0 remaining=0 over denied")
 		want(t, decide(t, e, "llm", descriptor(0, "plain=a")), "allowed: granted=0 remaining=0")
 	})
 }
@@ -105,10 +105,10 @@ func TestDecideOverrideKeepsWhatIsRecorded(t *testing.T) {
 		onBothStores(t, func(t *testing.T, store penstock.Store) {
 			e := newEngine(t, store, "domain: api\n"+mode+"\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 10}}]", nil)
 			high := func(cost int64) string { return decide(t, e, "api", withOverride(descriptor(cost, "user=ada"), 100)) }
-			low := func() string { return decide(t, e, "api", withOverride(gate("user=ada"), 1)) }
+			low := func() string { return decide(t, e, "api", withOverride(envoyPeek("user=ada"), 1)) }
 			want(t, high(95), "allowed: granted=95 remaining=5")
 			want(t, low(), "denied: granted=0 remaining=0 over denied")
-			want(t, decide(t, e, "api", gate("user=ada")), "denied: granted=0 remaining=0 over denied")
+			want(t, decide(t, e, "api", envoyPeek("user=ada")), "denied: granted=0 remaining=0 over denied")
 			want(t, high(5), "allowed: granted=5 remaining=0")
 			want(t, decide(t, e, "api", descriptor(0, "user=ada"))[:7], map[string]string{"": "allowed", "compat: envoy": "denied:"}[mode])
 			want(t, high(-95), "allowed: granted=-95 remaining=95")

@@ -119,19 +119,14 @@ const (
 	SourceOverride                // a ban, which the daemon decides without a store
 )
 
+var sourceNames = [...]string{
+	SourceStore: "store", SourceLease: "lease", SourceDenyCache: "deny-cache", SourceFallback: "fallback", SourceOverride: "override",
+}
+
 // String returns the source's name as it appears in metrics.
 func (s Source) String() string {
-	switch s {
-	case SourceStore:
-		return "store"
-	case SourceLease:
-		return "lease"
-	case SourceDenyCache:
-		return "deny-cache"
-	case SourceFallback:
-		return "fallback"
-	case SourceOverride:
-		return "override"
+	if int(s) < len(sourceNames) {
+		return sourceNames[s]
 	}
 	return "unknown"
 }

@@ -542,7 +542,7 @@ func parseDuration(s string) (time.Duration, bool) {
 	if s == "0" {
 		return 0, true
 	}
-	if unit, ok := durationUnit(s); ok {
+	if unit, ok := durationUnits[s]; ok {
 		return unit, true
 	}
 	var sum time.Duration
@@ -570,7 +570,7 @@ func cutDuration(s string) (d time.Duration, rest string, ok bool) {
 	if end < 0 {
 		end = len(s)
 	}
-	unit, ok := durationUnit(s[:end])
+	unit, ok := durationUnits[s[:end]]
 	if !ok || whole+fraction == "" {
 		return 0, "", false
 	}
@@ -626,29 +626,16 @@ func suggestPeriod(text string) string {
 
 var unitWords = []string{"second", "minute", "hour", "day", "week", "month", "year"}
 
-// durationUnit returns the length of a unit.
-func durationUnit(name string) (time.Duration, bool) {
-	switch name {
-	case "ns":
-		return time.Nanosecond, true
-	case "us", "µs", "μs": // the micro sign, and the Greek letter
-		return time.Microsecond, true
-	case "ms":
-		return time.Millisecond, true
-	case "s", "sec", "second", "seconds":
-		return time.Second, true
-	case "m", "min", "minute", "minutes":
-		return time.Minute, true
-	case "h", "hr", "hour", "hours":
-		return time.Hour, true
-	case "d", "day", "days":
-		return day, true
-	case "w", "week", "weeks":
-		return 7 * day, true
-	case "month", "months":
-		return 30 * day, true
-	case "year", "years":
-		return 365 * day, true
-	}
-	return 0, false
+// durationUnits are the lengths of the units, by each of their names.
+var durationUnits = map[string]time.Duration{
+	"ns": time.Nanosecond,
+	"us": time.Microsecond, "µs": time.Microsecond, "μs": time.Microsecond, // the micro sign, and the Greek letter
+	"ms": time.Millisecond,
+	"s":  time.Second, "sec": time.Second, "second": time.Second, "seconds": time.Second,
+	"m": time.Minute, "min": time.Minute, "minute": time.Minute, "minutes": time.Minute,
+	"h": time.Hour, "hr": time.Hour, "hour": time.Hour, "hours": time.Hour,
+	"d": day, "day": day, "days": day,
+	"w": 7 * day, "week": 7 * day, "weeks": 7 * day,
+	"month": 30 * day, "months": 30 * day,
+	"year": 365 * day, "years": 365 * day,
 }

@@ -240,7 +240,8 @@ func (cl *compiledLimit) prepareFixed(n Limit) (err error) {
 }
 
 func (s *shard) decideFixed(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	c, out := counterOf(slot), algorithm.Outcome{}
+	var out algorithm.Outcome
+	c := counterOf(slot)
 	if due != 0 {
 		c, out = cl.fixed.RefundDue(c, now, cl.window(now), -req.Cost, due)
 	} else {
@@ -290,7 +291,8 @@ func (cl *compiledLimit) prepareSliding(n Limit) error {
 }
 
 func (s *shard) decideSliding(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	c, out := slideOf(cl, slot), algorithm.Outcome{}
+	var out algorithm.Outcome
+	c := slideOf(cl, slot)
 	if due != 0 {
 		c, out = cl.sliding.RefundDue(c, now, -req.Cost, due)
 	} else {

@@ -242,7 +242,7 @@ func (s *Server) stateAfter(ctx context.Context, t keyTarget, d penstock.Decisio
 }
 
 // nextUnit returns when a request for one unit will be granted; 0 is now. Peeks do not
-// tell that, so it requests a unit if none remains. If there is one after all, it is
+// say that, so it requests a unit if none remains. If there is one after all, it is
 // refunded, even if the caller has gone.
 func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision) (time.Duration, error) {
 	if d.Remaining > 0 {

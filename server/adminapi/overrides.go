@@ -120,7 +120,7 @@ func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overri
 	if set == nil {
 		return nil, engine.ErrNoRules
 	}
-	resolver := overrideResolver{s.engine, set, map[string]*rules.Rule{}, map[string]int{}, time.Now()}
+	resolver := overrideResolver{s.engine, set, map[string]int{}, time.Now()}
 	all := make([]overrides.Override, len(requests))
 	for i := range requests {
 		if requests[i].Reason == "" {
@@ -137,13 +137,12 @@ func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overri
 type overrideResolver struct {
 	engine *engine.Engine
 	set    *rules.Set
-	rules  map[string]*rules.Rule // by name
-	seen   map[string]int         // index by rule and key
+	seen   map[string]int // index by rule and key
 	now    time.Time
 }
 
 func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Override, err error) {
-	rule := v.rule(q.Rule)
+	rule := v.set.Rule(q.Rule)
 	if rule == nil {
 		return o, noSuchRule(v.set, q.Rule)
 	}
@@ -172,15 +171,6 @@ func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Overr
 	}
 	v.seen[id] = i
 	return o, checkReason(o.Reason)
-}
-
-func (v *overrideResolver) rule(name string) *rules.Rule {
-	rule, known := v.rules[name]
-	if !known {
-		rule = v.set.Rule(name)
-		v.rules[name] = rule
-	}
-	return rule
 }
 
 // deleteOverride ends an override.
@@ -231,15 +221,14 @@ func (s *Server) changeOverrides(r *http.Request, all []overrides.Override, chan
 	if err != nil {
 		return err
 	}
-	err = change(r.Context(), all)
-	for _, p := range pending {
-		if err != nil {
-			p.Fail(err)
-		} else {
-			p.Done()
-		}
+	if err := change(r.Context(), all); err != nil {
+		audit.FailAll(pending, err)
+		return err
 	}
-	return err
+	for _, p := range pending {
+		p.Done()
+	}
+	return nil
 }
 
 // overrideEntry returns the entry of a change, with what applied before and what will after.

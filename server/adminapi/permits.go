@@ -104,5 +104,5 @@ func (s *Server) permitKeys(ctx context.Context, rule *rules.Rule, n int) ([]per
 }
 
 // heldPermits returns how many permits of a key are held. After the count was lowered there can
-// be more of them than that, which a decision does not tell.
+// be more of them than that, which a decision does not say.
 func heldPermits(d *penstock.Decision) int64 { return max(d.Limit-d.Remaining, 0) }

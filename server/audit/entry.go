@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -181,15 +182,10 @@ func escape(text []byte) []byte {
 			out = utf8.AppendRune(out, r)
 		case r > 0xffff:
 			high, low := utf16.EncodeRune(r)
-			out = appendEscape(appendEscape(out, high), low)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
 		default:
-			out = appendEscape(out, r)
+			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 	}
 	return out
-}
-
-func appendEscape(out []byte, unit rune) []byte {
-	const hex = "0123456789abcdef"
-	return append(out, '\\', 'u', hex[unit>>12&0xf], hex[unit>>8&0xf], hex[unit>>4&0xf], hex[unit&0xf])
 }

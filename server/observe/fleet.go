@@ -3,7 +3,6 @@ package observe
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -61,10 +60,6 @@ const (
 
 // A fleet is what a daemon knows of others.
 type fleet struct {
-	board Board // nil without one
-	log   *slog.Logger
-	now   func() time.Time
-
 	failing bool // the last publication failed
 
 	mu      sync.Mutex
@@ -83,7 +78,7 @@ type peer struct {
 
 // Publish leaves the daemon's summary for others until ctx ends, and removes it then.
 func (o *Observer) Publish(ctx context.Context) {
-	if o.fleet.board == nil {
+	if o.options.Board == nil {
 		return
 	}
 	tick := time.NewTicker(PublishInterval)
@@ -106,7 +101,7 @@ func (o *Observer) withdraw(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	_ = o.fleet.board.Remove(ctx, o.options.Name) // otherwise it is shown as missing for a while
+	_ = o.options.Board.Remove(ctx, o.options.Name) // otherwise it is shown as missing for a while
 }
 
 // PublishOnce leaves the daemon's summary for others. It logs the first failure, and the
@@ -117,15 +112,15 @@ func (o *Observer) PublishOnce(ctx context.Context) {
 	defer cancel()
 	summary, err := o.encodeSummary()
 	if err == nil {
-		err = f.board.Put(ctx, o.options.Name, summary)
+		err = o.options.Board.Put(ctx, o.options.Name, summary)
 	}
 	switch {
 	case ctx.Err() == context.Canceled:
 		return
 	case err != nil && !f.failing:
-		f.log.Warn("summary for other daemons not written", "err", err)
+		o.options.Log.Warn("summary for other daemons not written", "err", err)
 	case err == nil && f.failing:
-		f.log.Info("summary for other daemons written again")
+		o.options.Log.Info("summary for other daemons written again")
 	}
 	f.failing = err != nil
 }
@@ -134,19 +129,19 @@ func (o *Observer) PublishOnce(ctx context.Context) {
 // last time, which grow old.
 func (o *Observer) others(ctx context.Context) []peer {
 	f := &o.fleet
-	if f.board == nil {
+	if o.options.Board == nil {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := f.now()
+	now := o.options.Now()
 	if now.Sub(f.read) < boardCache {
 		return f.peers
 	}
 	f.read = now
 	ctx, cancel := context.WithTimeout(ctx, boardTimeout)
 	defer cancel()
-	notices, err := f.board.Notices(ctx)
+	notices, err := o.options.Board.Notices(ctx)
 	if err != nil {
 		f.peers = expired(f.peers, now)
 		return f.peers
@@ -154,7 +149,7 @@ func (o *Observer) others(ctx context.Context) []peer {
 	f.peers = nil
 	for _, n := range notices[:min(len(notices), MaxDaemons)] {
 		if n.Daemon != o.options.Name {
-			f.peers = append(f.peers, f.decode(n))
+			f.peers = append(f.peers, o.decode(n))
 		}
 	}
 	return f.peers
@@ -173,20 +168,20 @@ func expired(peers []peer, now time.Time) []peer {
 }
 
 // decode returns what a notice says. An invalid summary is logged once for each daemon.
-func (f *fleet) decode(n Notice) peer {
-	p := peer{daemon: n.Daemon, updated: n.Updated}
+func (o *Observer) decode(n Notice) peer {
+	ignored, p := o.fleet.ignored, peer{daemon: n.Daemon, updated: n.Updated}
 	if n.Summary == nil {
 		return p
 	}
 	summary, err := decodeSummary(n.Summary)
 	if err == nil {
 		p.summary = summary
-		delete(f.ignored, n.Daemon)
+		delete(ignored, n.Daemon)
 		return p
 	}
-	if !f.ignored[n.Daemon] && len(f.ignored) < MaxDaemons {
-		f.ignored[n.Daemon] = true
-		f.log.Warn("summary of another daemon ignored", "daemon", n.Daemon, "err", err)
+	if !ignored[n.Daemon] && len(ignored) < MaxDaemons {
+		ignored[n.Daemon] = true
+		o.options.Log.Warn("summary of another daemon ignored", "daemon", n.Daemon, "err", err)
 	}
 	return p
 }

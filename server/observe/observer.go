@@ -81,7 +81,7 @@ func New(e *engine.Engine, o *Options) *Observer {
 	return &Observer{
 		engine: e, options: own, started: own.Now(),
 		rules: history.New(columns), latency: history.New(len(own.LatencyBounds) + 1),
-		fleet: fleet{board: own.Board, log: own.Log, now: own.Now, ignored: map[string]bool{}},
+		fleet: fleet{ignored: map[string]bool{}},
 	}
 }
 

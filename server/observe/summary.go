@@ -16,7 +16,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/history"
 )
 
-// A peerSummary is what a daemon tells others about itself, as compressed JSON. It is
+// A peerSummary is what a daemon publishes about itself, as compressed JSON. It is
 // bounded, and read with distrust: a program that can write to Redis can write anything.
 type peerSummary struct {
 	Format    int

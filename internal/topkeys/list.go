@@ -23,6 +23,8 @@ const (
 // A list counts one kind of decisions. Its lock is held only for decisions that are
 // sampled.
 type list struct {
+	counters int // of each sketch
+
 	mask atomic.Uint32 // step - 1: one in step decisions is sampled, with the weight step
 
 	mu            sync.Mutex
@@ -37,7 +39,7 @@ type list struct {
 }
 
 func newList(counters int, now time.Time) *list {
-	return &list{now: newSketch(counters), previous: newSketch(counters), began: now, second: now, steps: [2]uint64{1, 1}}
+	return &list{counters: counters, now: newSketch(counters), previous: newSketch(counters), began: now, second: now, steps: [2]uint64{1, 1}}
 }
 
 // sample returns the weight of the next decision, and 0 if it is left out. Chance decides:
@@ -122,25 +124,30 @@ func (l *list) advance(now time.Time) {
 	l.began, l.steps[0] = now, uint64(l.mask.Load())+1
 }
 
-// summary returns the keys that a filter selects by their sources.
-func (l *list) summary(now time.Time, selects func(*Source) bool) Summary {
-	keys := make([]byte, 0, 2*len(l.now.slots)*averageKey)
-	entries := make([]rawEntry, 0, 2*len(l.now.slots))
+// A selection reports whether a summary contains a slot, of a generation that began then. It is
+// called under the lock.
+type selection func(s *slot, began time.Time) bool
+
+// summary returns the keys that a selection selects. Memory for so many of each generation is
+// allocated before the lock is held.
+func (l *list) summary(now time.Time, room int, selects selection) Summary {
+	keys := make([]byte, 0, 2*room*averageKey)
+	entries := make([]rawEntry, 0, 2*room)
 	l.mu.Lock()
 	l.advance(now)
 	both := Summary{Since: l.began, Sampling: int(max(l.steps[0], l.steps[1]))}
 	if !l.previousBegan.IsZero() {
 		both.Since = l.previousBegan
 	}
-	entries, keys = l.previous.appendEntries(entries, keys, selects)
-	older := len(entries)
-	entries, keys = l.now.appendEntries(entries, keys, selects)
+	entries, keys = l.now.appendEntries(entries, keys, l.began, selects)
+	newer := len(entries)
+	entries, keys = l.previous.appendEntries(entries, keys, l.previousBegan, selects)
 	parts := [2]Summary{
-		{Total: l.previous.total, Floor: l.previous.floor()},
 		{Total: l.now.total, Floor: l.now.floor()},
+		{Total: l.previous.total, Floor: l.previous.floor()},
 	}
 	l.mu.Unlock()
-	parts[0].Entries, parts[1].Entries = newEntries(entries[:older], keys), newEntries(entries[older:], keys)
+	parts[0].Entries, parts[1].Entries = newEntries(entries[:newer], keys), newEntries(entries[newer:], keys)
 	merged := Merge(parts[:]...)
 	merged.Since, merged.Sampling = both.Since, both.Sampling
 	return merged
@@ -156,10 +163,10 @@ type rawEntry struct {
 	start, end int
 }
 
-func (s *sketch) appendEntries(entries []rawEntry, keys []byte, selects func(*Source) bool) ([]rawEntry, []byte) {
+func (s *sketch) appendEntries(entries []rawEntry, keys []byte, began time.Time, selects selection) ([]rawEntry, []byte) {
 	for i := range s.used {
 		slot := &s.slots[i]
-		if !selects(slot.source) {
+		if !selects(slot, began) {
 			continue
 		}
 		start := len(keys)

@@ -59,56 +59,23 @@ func seenUnder(found map[[2]string]*Seen, e *Entry) *Seen {
 
 // seen reports a key's entry under each source, and the decisions that were kept.
 func (l *list) seen(now time.Time, key string, report func(Entry, []Decision)) {
-	var slots [2][]seenSlot
-	var floors [2]uint64
-	l.mu.Lock()
-	l.advance(now)
-	for i, s := range []*sketch{l.now, l.previous} {
-		slots[i], floors[i] = s.appendSeen(key), s.floor()
-	}
-	began := [2]time.Time{l.began, l.previousBegan}
-	l.mu.Unlock()
-	last := map[[2]string][]Decision{}
-	var parts [2]Summary
-	for i := range slots {
-		parts[i].Floor = floors[i]
-		for _, s := range slots[i] {
-			e := s.entry(key)
-			parts[i].Entries = append(parts[i].Entries, e)
-			under := [2]string{e.Rule, e.Limit}
-			last[under] = append(last[under], s.decisions(began[i])...)
+	const usualSources = 8
+	rest, last := restOf(key), map[[2]string][]Decision{}
+	found := l.summary(now, usualSources, func(s *slot, began time.Time) bool {
+		if !s.holds(key, rest) {
+			return false
 		}
-	}
-	for _, e := range Merge(parts[:]...).Entries {
+		under := [2]string{s.source.Rule, s.source.Limit()}
+		last[under] = append(last[under], s.decisions(began)...)
+		return true
+	})
+	for _, e := range found.Entries {
 		report(e, last[[2]string{e.Rule, e.Limit}])
 	}
 }
 
-// A seenSlot is a copy of a slot and its count.
-type seenSlot struct {
-	slot
-	count uint64
-}
-
-func (s *sketch) appendSeen(key string) (found []seenSlot) {
-	rest := restOf(key)
-	for i := range s.used {
-		if s.slots[i].holds(key, rest) {
-			found = append(found, seenSlot{s.slots[i], s.counts[i]})
-		}
-	}
-	return found
-}
-
-func (s *seenSlot) entry(key string) Entry {
-	return Entry{
-		Rule: s.source.Rule, Limit: s.source.Limit(), Key: key[:min(len(key), keyBytes)], Length: int(s.length), Rest: s.rest,
-		Count: s.count, Error: s.error, Shadowed: s.shadowed,
-	}
-}
-
 // decisions returns those that were kept, the newest first.
-func (s *seenSlot) decisions(began time.Time) (all []Decision) {
+func (s *slot) decisions(began time.Time) (all []Decision) {
 	for i := s.decided; i > 0 && s.decided-i < keptDecisions; i-- {
 		d := s.last[(i-1)%keptDecisions]
 		all = append(all, Decision{

@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"testing"
+	"time"
 
 	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"pgregory.net/rapid"
@@ -60,7 +61,7 @@ func (s stream) sketchOf(counters int, bits uint64) *sketch {
 }
 
 func (s *sketch) summary() Summary {
-	entries, keys := s.appendEntries(nil, nil, func(*Source) bool { return true })
+	entries, keys := s.appendEntries(nil, nil, time.Time{}, func(*slot, time.Time) bool { return true })
 	return Summary{Sampling: 1, Total: s.total, Floor: s.floor(), Entries: newEntries(entries, keys)}
 }
 

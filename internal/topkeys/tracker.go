@@ -194,5 +194,5 @@ func (t *Tracker) Asked(rule *string) Summary { return t.summary(t.asked, rule) 
 func (t *Tracker) Denied(rule *string) Summary { return t.summary(t.denied, rule) }
 
 func (t *Tracker) summary(l *list, rule *string) Summary {
-	return l.summary(t.clock(), func(s *Source) bool { return rule == nil || s.Rule == *rule })
+	return l.summary(t.clock(), l.counters, func(s *slot, _ time.Time) bool { return rule == nil || s.source.Rule == *rule })
 }

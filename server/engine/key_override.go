@@ -115,8 +115,8 @@ func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded 
 	}
 	compat := t.isCompat(rule)
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
-	entry.Carry(hasEnded, func(from []penstock.Limit, owed *[]overrides.Owed) bool {
-		m := mover{t.engine.calls, strings.Clone(key), to.template.Limit, owed}
+	entry.Carry(hasEnded, func(from []penstock.Limit, uncharged *[]overrides.Uncharged) bool {
+		m := mover{t.engine.calls, strings.Clone(key), to.template.Limit, uncharged}
 		if !m.charge(ctx) {
 			return false
 		}
@@ -142,10 +142,10 @@ func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, compat bool) [
 
 // A mover moves what a key has used to a limit.
 type mover struct {
-	store penstock.Store
-	key   string
-	to    penstock.Limit
-	owed  *[]overrides.Owed
+	store     penstock.Store
+	key       string
+	to        penstock.Limit
+	uncharged *[]overrides.Uncharged
 }
 
 // move takes all units that the key has used under another limit, and charges them. A reset
@@ -160,28 +160,28 @@ func (m *mover) move(ctx context.Context, from penstock.Limit) (done bool) {
 	}
 	d, err := m.store.Take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
 	if err == nil && d.Granted < 0 {
-		until := time.Now().Add(min(from.Period, maxOwedAge))
-		*m.owed = append(*m.owed, overrides.Owed{Units: -d.Granted, ID: rand.Text(), Until: until})
+		until := time.Now().Add(min(from.Period, maxUnchargedAge))
+		*m.uncharged = append(*m.uncharged, overrides.Uncharged{Units: -d.Granted, ID: rand.Text(), Until: until})
 	}
 	return m.charge(ctx) && err == nil && d.Source != penstock.SourceFallback
 }
 
-// maxOwedAge is for how long units that could not be charged are remembered: as long as a store
+// maxUnchargedAge is for how long units that could not be charged are remembered: as long as a store
 // remembers an ID.
-const maxOwedAge = 24 * time.Hour
+const maxUnchargedAge = 24 * time.Hour
 
-// charge charges the units that are owed, as far as they fit. Those of a call that failed stay
-// owed, except those that time would have returned.
+// charge charges what is uncharged, as far as it fits. Those of a call that failed stay
+// uncharged, except those that time would have returned.
 func (m *mover) charge(ctx context.Context) (done bool) {
-	for len(*m.owed) > 0 {
-		o := (*m.owed)[0]
+	for len(*m.uncharged) > 0 {
+		o := (*m.uncharged)[0]
 		if left := time.Until(o.Until); left > 0 {
 			r := penstock.Request{Key: m.key, Limit: m.to, Cost: o.Units, AtMost: true, ID: o.ID, Hold: left}
 			if _, err := m.store.Take(ctx, r); err != nil {
 				return false
 			}
 		}
-		*m.owed = (*m.owed)[1:]
+		*m.uncharged = (*m.uncharged)[1:]
 	}
 	return true
 }

@@ -19,10 +19,10 @@ type Entry struct {
 	used    atomic.Int64 // Unix seconds of the last use; 0 for never
 
 	// from are limits of earlier overrides of the key, whose units are carried over.
-	from    []penstock.Limit
-	carryMu sync.Mutex
-	owed    []Owed       // guarded by carryMu
-	carried atomic.Int32 // the last phase whose limit has got the units
+	from      []penstock.Limit
+	carryMu   sync.Mutex
+	uncharged []Uncharged  // guarded by carryMu
+	carried   atomic.Int32 // the last phase whose limit has got the units
 }
 
 // The phases of an override whose units are carried over.
@@ -66,9 +66,9 @@ func (e *Entry) counts() bool { return e.Kind == Limited || len(e.from) > 0 }
 // under its limit are carried over to the rule's.
 func (e *Entry) owes() bool { return e.counts() && e.carried.Load() < ended }
 
-// Owed are units of a key that were taken from an earlier limit, and are not known to be charged
+// Uncharged are units of a key that were taken from an earlier limit, and are not known to be charged
 // under the present one.
-type Owed struct {
+type Uncharged struct {
 	Units int64
 	ID    string // under which they are charged once, however often that is tried
 	Until time.Time
@@ -77,12 +77,12 @@ type Owed struct {
 // Carry calls move with the limits of earlier overrides under which the key may have been
 // charged, if that was not done since this override began or, if it has ended, since then:
 // its own limit is then one of them. A move that returns false is repeated by the next call,
-// which gets what it leaves in owed.
+// which gets what it leaves in uncharged.
 // Concurrent callers wait, so that no request finds the units in neither place.
-func (e *Entry) Carry(hasEnded bool, move func(from []penstock.Limit, owed *[]Owed) bool) {
+func (e *Entry) Carry(hasEnded bool, move func(from []penstock.Limit, uncharged *[]Uncharged) bool) {
 	e.carryMu.Lock()
 	defer e.carryMu.Unlock()
-	if e.MustCarry(hasEnded) && move(e.limitsBefore(hasEnded), &e.owed) {
+	if e.MustCarry(hasEnded) && move(e.limitsBefore(hasEnded), &e.uncharged) {
 		e.carried.Store(phaseOf(hasEnded))
 	}
 }

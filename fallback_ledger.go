@@ -317,9 +317,7 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 	l.put(k, d)
 }
 
-// What follows charges debts to the primary store when it is up again.
-
-// This file charges debts to the primary store when it is up again. A debt is what the
+// What follows charges debts to the primary store when it is up again. A debt is what the
 // secondary granted meanwhile; see ledger.
 
 // chargeAsync charges all debts to the primary store in a goroutine, unless one

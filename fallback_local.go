@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// This file decides requests without the primary store.
-
-// This file decides requests while the primary store is down.
+// This file decides requests without the primary store: while that is down, after a call that it
+// did not answer, and refunds of units that the secondary granted.
 
 // modeFor returns the failure mode of a limit, and the limit for the secondary
 // store.
@@ -176,9 +175,6 @@ func (f *Fallback) refund(ctx context.Context, r Request, ds []Decision) (err er
 	ds[0].Granted += local.Granted
 	return err
 }
-
-// This file decides refunds while the ledger has debts: units that the secondary store granted are
-// refunded there, and not charged to the primary.
 
 // postponeRefund refunds nothing, because the ledger has still to tell the primary store of
 // the ID, which would charge it again. The caller can repeat the refund until the source is the

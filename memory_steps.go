@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-io/penstock/internal/slab"
 )
 
-// This file is all that a [Memory] knows about algorithms: for each of them, how a state is encoded
+// This file is what a [Memory] knows about algorithms, but for the inlined case in Memory.take: for each of them, how a state is encoded
 // into the words of a slot, and the steps that decide on it. A key without a slot is idle: its
 // bucket is full, its window empty. A slot of zeroes decodes to an idle state too.
 
@@ -20,8 +20,9 @@ type memorySteps struct {
 	// prepare sets the arithmetic of a normal limit.
 	prepare func(cl *compiledLimit, n Limit) error
 
-	// decide decides a request, and updates the slot and its block, unless it is a preview. If due is
-	// not zero, the request is a refund of units that time pays back at due.
+	// decide decides a request, and records it in the slot and its block, unless it is a preview, which
+	// may only drop what has expired. If due is not zero, the request is a refund of units that time pays
+	// back at due, and never a preview.
 	decide func(s *shard, cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance)
 
 	// spend decides the most frequent requests, units that are left, without a block. If it is not ok,

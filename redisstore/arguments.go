@@ -27,7 +27,7 @@ import (
 //	concurrent      cost    period    [permits  count      how      newID]
 //
 //	charge, capacity    a bucket's debt in nanoseconds, or with "u" in microseconds; and so its overdraft,
-//	unit, bound         the cost of one unit, and how far the debt may grow (of a leaky bucket: have grown)
+//	unit, bound         the cost of one unit, and how large the debt may be after the take (of a leaky bucket: before it)
 //	cost                units; below 0 to refund, 0 to peek, "all" to reset an aligned window
 //	how                 "" or 0: all or nothing; 1: AtMost; o: Overdraw; with :n, n units are kept free
 //	extra               by how many thousandths of its window a key outlives it

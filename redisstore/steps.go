@@ -20,12 +20,12 @@ type stepRow struct {
 
 // stepRows has all that the store knows of each step. Its Lua is in package script.
 var stepRows = [...]stepRow{
-	script.TokenBucket:   {1, compileTokenBucket, appendTokenArgs, unpackNothing, applyToBucket},
-	script.LeakyBucket:   {1, compileLeakyBucket, appendLeakyArgs, unpackNothing, applyToBucket},
+	script.TokenBucket:   {1, compileTokenBucket, appendTokenArgs, unpackOne, applyToBucket},
+	script.LeakyBucket:   {1, compileLeakyBucket, appendLeakyArgs, unpackOne, applyToBucket},
 	script.FixedWindow:   {2, compileFixedWindow, appendOptions, unpackFixedWindow, applyToFixedWindow},
 	script.AlignedWindow: {3, compileAlignedWindow, appendAlignedArgs, unpackAlignedWindow, applyToFixedWindow},
 	script.SlidingWindow: {2, compileSlidingWindow, appendOptions, unpackSlidingWindow, applyToSlidingWindow},
-	script.RollingWindow: {4, compileRollingWindow, appendOptions, unpackNothing, readDecision},
+	script.RollingWindow: {4, compileRollingWindow, appendOptions, unpackOne, readDecision},
 	script.SlidingLog:    {4, compileSlidingLog, appendOptions, unpackLog, readDecision},
 	script.Concurrent:    {4, compileConcurrent, appendPermitArgs, unpackPermits, readDecision},
 }
@@ -286,14 +286,15 @@ func unpackPermits(cl *compiledLimit, packed int64, ask algorithm.Request, state
 	return append(state, cl.scriptCost(ask), packed%permitsRadix, 0, packed/permitsRadix)
 }
 
-func unpackNothing(_ *compiledLimit, packed int64, _ algorithm.Request, state []int64) []int64 {
+func unpackOne(_ *compiledLimit, packed int64, _ algorithm.Request, state []int64) []int64 {
 	return append(state, packed)
 }
 
 // neverWait is the wait for permits that can never be granted.
 const neverWait = -1
 
-// readDecision returns the decision that a script has made. A peek leaves out what it was asked.
+// readDecision returns the decision that a script has made. That about a peek, which asks for nothing, is
+// always allowed.
 func readDecision(cl *compiledLimit, reply []int64, c change) (out algorithm.Outcome, _ algorithm.Balance) {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
 	switch {

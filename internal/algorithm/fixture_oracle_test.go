@@ -344,7 +344,7 @@ func (h history) removeNewest(n int64, counts func(at int64) bool) (removed int6
 	return removed
 }
 
-// removeOldest is strikeNewest from the other end.
+// removeOldest removes units from the oldest end.
 func (h history) removeOldest(n int64, counts func(at int64) bool) {
 	for i := range h {
 		if counts(h[i].at) {

@@ -312,10 +312,7 @@ func (c *DenyCache) record(l *lookup, d *Decision, err error) {
 	} else if !hint.used.Load() && !l.mayRefund(err) {
 		return
 	}
-	if l.mayRefund(err) {
-		hint.refundedAt.Store(c.clock.Now())
-	}
-	c.sets.Of(l.hash).record(hint, l, d, err, denied)
+	c.sets.Of(l.hash).record(hint, l, d, err, denied, &c.clock)
 	if l.leader {
 		c.inflight.Done(l.hash)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/inflight"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
@@ -140,9 +141,12 @@ func (e *denial) remainingAt(cl *compiledLimit, now int64) int64 {
 // record updates the set with the store's decision, and caches a denial. A denial
 // by a call that was in flight during a refund is not cached, because the store
 // may have denied before the refund.
-func (s *denialSet) record(hint *setHint, l *lookup, d *Decision, err error, denied *denial) {
+func (s *denialSet) record(hint *setHint, l *lookup, d *Decision, err error, denied *denial, clock *monotime.Clock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if l.mayRefund(err) {
+		hint.refundedAt.Store(clock.Now()) // read under the lock, so that it never goes back
+	}
 	e := s.entry(l.hash)
 	if e != nil && l.leader {
 		e.leaderUntil = 0

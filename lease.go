@@ -221,8 +221,10 @@ func (l *Lease) takeEach(ctx context.Context, lrs []leaseRequest, rs []Request, 
 		}
 		if !decided {
 			open = append(open, i)
-			l.beforeStore(&lrs[i])
 		}
+	}
+	for _, i := range open { // not before: another request may have waited, or failed
+		l.beforeStore(&lrs[i])
 	}
 	err := takeOpen(ctx, l.next, rs, ds, all, open)
 	for _, i := range open {

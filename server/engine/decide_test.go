@@ -3,12 +3,14 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -374,5 +376,37 @@ func TestDecideCopiesKeysForOtherStores(t *testing.T) {
 	}
 	if got := strings.Join(kept, " "); got != "user=ada user=bob user=eve" {
 		t.Errorf("the keys became %s", got)
+	}
+}
+
+// The memory of an evaluation is used again, also after a request that failed while its rules
+// were found: the next one must not be decided with parts of it.
+func TestEngineFailedRequestLeavesNothingToTheNext(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would empty the pool
+	set, err := overrides.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set.Put(t.Context(), []overrides.Override{{Rule: "d/held", Key: "held=b", Limit: "ban"}}); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, newMemory(), `
+domain: d
+descriptors:
+  - {key: held, limit: 2/30s concurrent, id: request_id}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: user, limit: 5/1m}
+`, &engine.Options{Overrides: set})
+	var r engine.Result
+	for _, failing := range []string{"held=a", "held=b"} {
+		for _, next := range []string{"free=a", "user=a"} {
+			err := e.Decide(t.Context(), "d", []engine.Descriptor{descriptor(1, failing)}, &r)
+			if !errors.Is(err, engine.ErrNoPermitID) {
+				t.Fatalf("%s without an ID: got %v, want %v", failing, err, engine.ErrNoPermitID)
+			}
+			if err := e.Decide(t.Context(), "d", []engine.Descriptor{descriptor(1, next)}, &r); err != nil || r.OverLimit {
+				t.Errorf("%s after a failed %s: got %s, %v, want that it is allowed", next, failing, textOf(&r), err)
+			}
+		}
 	}
 }

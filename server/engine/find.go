@@ -196,7 +196,8 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 		f.limited = slices.Grow(f.limited, 1)
 		clear(f.limited[n:cap(f.limited)])
 	}
-	l := &f.limited[:n+1][n] // empty, as all beyond the length are
+	f.limited = f.limited[:n+1]
+	l := &f.limited[n] // empty, as all beyond the length are; release empties it, also after an error
 	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, start, d.DenyInDebt
 	if d.Own == nil {
 		plain, err = f.matchRule(ctx, l, d)
@@ -209,10 +210,9 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 	if l.rule == nil {
 		f.unmatched = append(f.unmatched, i)
 		f.keys = f.keys[:start]
-		*l = limitedDescriptor{}
+		*l, f.limited = limitedDescriptor{}, f.limited[:n]
 		return true, nil
 	}
-	f.limited = f.limited[:n+1]
 	l.quota = l.rule.Quota || f.engine.quotaMode
 	l.status.Rule, l.status.Quota = l.rule, l.quota
 	f.keys = ShortenKey(f.keys, start)

@@ -38,9 +38,11 @@ func (c *Call) Refunds() bool {
 // StoreRequest returns the request for the store, of a call that brings its limit. It calls
 // mayRefund if the right of the caller matters for that limit.
 func (c *Call) StoreRequest(e *engine.Engine, mayRefund func() bool) (penstock.Request, error) {
-	under, err := e.RequestLimits().RequestUnder(c.Limit, mayRefund)
-	r := c.Request
-	r.Limit = under.Limit
+	r, err := e.RequestLimits().RequestUnder(c.Limit, mayRefund) // with a limit that is compiled already
+	asked := &c.Request
+	r.Key, r.Cost, r.ID, r.NewID, r.Hold = asked.Key, asked.Cost, asked.ID, asked.NewID, asked.Hold
+	r.AtMost, r.Overdraw, r.Settle = asked.AtMost, asked.Overdraw, asked.Settle
+	r.MaxDelay, r.KeepFree = asked.MaxDelay, asked.KeepFree
 	return r, err
 }
 

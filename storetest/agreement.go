@@ -270,7 +270,7 @@ func (s *comparison) changeLimit(t *rapid.T) {
 	l := s.limits[i]
 	l.Count = anyCount().Draw(t, "count")
 	l.Debt = anyDebt().Draw(t, "debt")
-	if isBucket(l) {
+	if l.IsBucket() {
 		l.Burst = rapid.Int64Range(0, 20).Draw(t, "burst")
 		l.Period = rapid.OneOf(rapid.Just(l.Period), anyPeriod()).Draw(t, "period")
 	}

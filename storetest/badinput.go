@@ -289,7 +289,7 @@ func badLimits() []badLimit {
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: fixed, Debt: math.MaxInt64}, "Debt"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: penstock.SlidingWindow, Debt: 1<<26 - 1}, "Debt"},
 		{penstock.Limit{Count: 1, Period: time.Second, Name: strings.Repeat("n", 65)}, "Name"},
-		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: penstock.Concurrent + 1}, "Algorithm"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: penstock.Algorithm(len(algorithms))}, "Algorithm"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: -1}, "Buckets"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: 1001}, "Buckets"},
 		{penstock.Limit{Count: 10_001, Period: time.Second, Algorithm: log}, "Count"},

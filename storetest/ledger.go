@@ -49,15 +49,11 @@ func (l ledger) clone() ledger {
 func identity(l penstock.Limit) string {
 	if l.Name != "" {
 		l.Count, l.Burst, l.Debt = 0, 0, 0
-		if isBucket(l) {
+		if l.IsBucket() {
 			l.Period = time.Second
 		}
 	}
 	return l.String()
-}
-
-func isBucket(l penstock.Limit) bool {
-	return l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket
 }
 
 func stateKeyOf(r penstock.Request) stateKey {
@@ -150,7 +146,7 @@ func (l *ledger) settle(now int64, r penstock.Request, id idKey) penstock.Decisi
 // move charges more units of a grant, or refunds some of them.
 func (l *ledger) move(now int64, r penstock.Request, g *algorithm.Grant, change int64) penstock.Decision {
 	interval := int64(0)
-	if isBucket(r.Limit) {
+	if r.Limit.IsBucket() {
 		interval = rate(r.Limit.Normal()).Interval
 	}
 	if change > 0 {

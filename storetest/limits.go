@@ -8,14 +8,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-var algorithms = []penstock.Algorithm{
-	penstock.TokenBucket, penstock.LeakyBucket, penstock.FixedWindow,
-	penstock.SlidingWindow, penstock.RollingWindow, penstock.SlidingLog,
-	penstock.Concurrent,
-}
+var algorithms = penstock.Algorithms()
 
 // needsID reports whether requests under a limit need an ID, which names the permits.
-func needsID(l penstock.Limit) bool { return l.Algorithm == penstock.Concurrent }
+func needsID(l penstock.Limit) bool { return l.HasPermits() }
 
 // zones have clocks without changes, with an odd offset, with a change in the night,
 // and with a change at midnight.
@@ -29,12 +25,12 @@ func anyLimit(a penstock.Algorithm) *rapid.Generator[penstock.Limit] {
 			Count:     anyCount().Draw(t, "count"),
 			Period:    anyPeriod().Draw(t, "period"),
 		}
-		switch a {
-		case penstock.TokenBucket, penstock.LeakyBucket:
+		switch {
+		case l.IsBucket():
 			l.Burst = rapid.Int64Range(0, 20).Draw(t, "burst")
-		case penstock.RollingWindow:
+		case a == penstock.RollingWindow:
 			l.Buckets = rapid.IntRange(0, 12).Draw(t, "buckets")
-		case penstock.FixedWindow:
+		case a == penstock.FixedWindow:
 			alignAny(t, &l)
 		}
 		l.Debt = anyDebt().Draw(t, "debt")

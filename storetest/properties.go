@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -185,44 +184,3 @@ func boundHolds(tr *traffic, r penstock.Request) {
 }
 
 func (g granted) actAt() time.Time { return g.at.Add(g.delay) }
-
-// bound returns how many units may be granted from the first grant to the last,
-// both included.
-func bound(l penstock.Limit, first, last granted) int64 {
-	l = l.Normal()
-	switch l.Algorithm {
-	case penstock.TokenBucket:
-		return l.Burst + perInterval(l, first, last)
-	case penstock.LeakyBucket:
-		// Units pass one after the other, and only those of the last grant
-		// have not passed when it starts.
-		return perInterval(l, first, last) + last.units
-	}
-	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
-		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {
-			return l.Count
-		}
-		return math.MaxInt64
-	}
-	if last.at.Sub(first.at) >= l.Period {
-		return math.MaxInt64
-	}
-	switch l.Algorithm {
-	case penstock.FixedWindow:
-		return 2 * l.Count
-	case penstock.SlidingWindow:
-		return max(l.Count, 2*l.Count-2)
-	}
-	return l.Count
-}
-
-// perInterval returns how many units refill between two grants. Delays are rounded
-// up, so grants with a delay may seem closer than they are.
-func perInterval(l penstock.Limit, first, last granted) int64 {
-	stretch := last.actAt().Sub(first.actAt())
-	if first.delay > 0 {
-		stretch += tick
-	}
-	interval := (l.Period + time.Duration(l.Count) - 1) / time.Duration(l.Count)
-	return int64(stretch / interval)
-}

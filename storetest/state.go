@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"hash/fnv"
+	"math"
 	"slices"
 	"time"
 
@@ -9,7 +10,10 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A state is the state of a key under a limit. Each algorithm uses one of the six; the
+// This file is all that the package knows about single algorithms: how each decides, and the most that
+// each may admit.
+
+// A state is the state of a key under a limit. Each algorithm uses one of these; the
 // zero state is full under any limit.
 type state struct {
 	until   int64 // when the state expires
@@ -169,8 +173,49 @@ func decision(l penstock.Limit, outcome algorithm.Outcome, balance algorithm.Bal
 
 // maxUnits returns how many units a limit can grant at once.
 func maxUnits(l penstock.Limit) int64 {
-	if isBucket(l) {
+	if l.IsBucket() {
 		return l.Normal().Burst
 	}
 	return l.Count
+}
+
+// bound returns how many units may be granted from the first grant to the last,
+// both included.
+func bound(l penstock.Limit, first, last granted) int64 {
+	l = l.Normal()
+	switch l.Algorithm {
+	case penstock.TokenBucket:
+		return l.Burst + perInterval(l, first, last)
+	case penstock.LeakyBucket:
+		// Units pass one after the other, and only those of the last grant
+		// have not passed when it starts.
+		return perInterval(l, first, last) + last.units
+	}
+	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
+		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {
+			return l.Count
+		}
+		return math.MaxInt64
+	}
+	if last.at.Sub(first.at) >= l.Period {
+		return math.MaxInt64
+	}
+	switch l.Algorithm {
+	case penstock.FixedWindow:
+		return 2 * l.Count
+	case penstock.SlidingWindow:
+		return max(l.Count, 2*l.Count-2)
+	}
+	return l.Count
+}
+
+// perInterval returns how many units refill between two grants. Delays are rounded
+// up, so grants with a delay may seem closer than they are.
+func perInterval(l penstock.Limit, first, last granted) int64 {
+	stretch := last.actAt().Sub(first.actAt())
+	if first.delay > 0 {
+		stretch += tick
+	}
+	interval := (l.Period + time.Duration(l.Count) - 1) / time.Duration(l.Count)
+	return int64(stretch / interval)
 }

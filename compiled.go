@@ -29,14 +29,7 @@ type compiledLimit struct {
 	capacity     int64 // the most that can be granted at once
 	idLifetime   int64 // how long a grant under an ID is remembered
 
-	// limit.Algorithm selects one of these.
-	token   algorithm.TokenBucket
-	leaky   algorithm.LeakyBucket
-	fixed   algorithm.FixedWindow
-	sliding algorithm.SlidingWindow
-	rolling algorithm.RollingWindow
-	log     algorithm.SlidingLog
-	permits algorithm.Concurrent
+	arithmetic
 
 	bucketRate *algorithm.Rate // of token or leaky; nil for a window
 

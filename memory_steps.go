@@ -37,6 +37,17 @@ type memorySteps struct {
 	truncated func(s *shard, cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) (algorithm.Outcome, algorithm.Balance)
 }
 
+// An arithmetic is that of a limit, whose algorithm selects one of these.
+type arithmetic struct {
+	token   algorithm.TokenBucket
+	leaky   algorithm.LeakyBucket
+	fixed   algorithm.FixedWindow
+	sliding algorithm.SlidingWindow
+	rolling algorithm.RollingWindow
+	log     algorithm.SlidingLog
+	permits algorithm.Concurrent
+}
+
 var stepsOf = [...]memorySteps{
 	TokenBucket: {
 		table: bucketTable, prepare: (*compiledLimit).prepareToken,

@@ -43,13 +43,7 @@ type compiledLimit struct {
 	perTick       int64 // how much of a bucket's debt time pays in a tick
 	minCost       int64 // the lowest that the script can count
 
-	// One of these is in use, by step; logs, rings and permits are decided by their
-	// scripts.
-	bucket interface {
-		Decide(b algorithm.Bucket, now int64, ask algorithm.Request) (algorithm.Bucket, algorithm.Outcome)
-	}
-	fixed   algorithm.FixedWindow
-	sliding algorithm.SlidingWindow
+	arithmetic
 
 	rate     algorithm.Rate // of a bucket
 	debtUnit int64          // of a bucket's debt, in nanoseconds

@@ -30,6 +30,16 @@ var stepRows = [...]stepRow{
 	script.Concurrent:    {4, compileConcurrent, appendPermitArgs, unpackPermits, readDecision},
 }
 
+// An arithmetic is that of a limit, whose step selects one of these. Logs, rings and permits are
+// decided by their scripts.
+type arithmetic struct {
+	bucket interface {
+		Decide(b algorithm.Bucket, now int64, ask algorithm.Request) (algorithm.Bucket, algorithm.Outcome)
+	}
+	fixed   algorithm.FixedWindow
+	sliding algorithm.SlidingWindow
+}
+
 // stepOf returns the step of a normal limit.
 func stepOf(n *penstock.Limit) script.Step {
 	if n.Align != penstock.AlignFirst {

@@ -12,7 +12,7 @@ import (
 // right choice for most limits.
 type Algorithm uint8
 
-// The seven algorithms. docs/algorithms.md draws what each admits.
+// The algorithms. docs/algorithms.md draws what each admits.
 const (
 	// TokenBucket admits bursts of up to Burst, and Count per Period over time.
 	// It needs one word per key, and has no window edges.

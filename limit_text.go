@@ -398,21 +398,35 @@ func (p *limitParser) finish() (Limit, error) {
 func (p *limitParser) checkAlgorithmWords() error {
 	for _, c := range []struct {
 		field   string
-		belongs bool
-		owner   string
+		belongs func(*Limit) bool
 	}{
-		{"Burst", p.limit.isBucket(), "token-bucket or leaky-bucket"},
-		{"Debt", p.limit.canOwe(), "a bucket, fixed-window or sliding-window"},
-		{"Buckets", p.limit.hasParts(), "rolling-window"},
-		{"Align", p.limit.aligns(), "fixed-window"},
-		{"Offset", p.limit.aligns(), "fixed-window"},
-		{"Zone", p.limit.aligns(), "fixed-window"},
+		{"Burst", (*Limit).isBucket},
+		{"Debt", (*Limit).canOwe},
+		{"Buckets", (*Limit).hasParts},
+		{"Align", (*Limit).aligns},
+		{"Offset", (*Limit).aligns},
+		{"Zone", (*Limit).aligns},
 	} {
-		if w, ok := p.words[c.field]; ok && !c.belongs {
-			return w.bad(c.field, "requires %s, not %s", c.owner, p.limit.Algorithm)
+		if w, ok := p.words[c.field]; ok && !c.belongs(&p.limit) {
+			return w.bad(c.field, "requires %s, not %s", algorithmsThat(c.belongs), p.limit.Algorithm)
 		}
 	}
 	return nil
+}
+
+// algorithmsThat returns the names of the algorithms with a property, as in "a, b or c".
+func algorithmsThat(have func(*Limit) bool) string {
+	var names []string
+	for _, a := range Algorithms() {
+		if have(&Limit{Algorithm: a}) {
+			names = append(names, a.String())
+		}
+	}
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // alignToZone sets the alignment that a zone implies.

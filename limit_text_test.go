@@ -165,7 +165,7 @@ var badLimitTexts = []struct{ text, want string }{
 	{"/s", `Count at column 1: "": want a whole number`},
 	{"10/s debt=-1", `Debt at column 6: "debt=-1": must not be negative`},
 	{"10/s debt=x", `Debt at column 6: "debt=x": want a whole number`},
-	{"10/s sliding-log debt=5", `Debt at column 18: "debt=5": requires a bucket, fixed-window or sliding-window, not sliding-log`},
+	{"10/s sliding-log debt=5", `Debt at column 18: "debt=5": requires token-bucket, leaky-bucket, fixed-window or sliding-window, not sliding-log`},
 	{"5/s sliding-window debt=67108859", `Debt at column 20: 67108859: must be at most 67108858 for this sliding-window`},
 	{" ten/s", `Count at column 2: "ten": want a whole number`},
 	{"+5/s", `Count at column 1: "+5": want a whole number`},
@@ -187,7 +187,7 @@ var badLimitTexts = []struct{ text, want string }{
 
 	{"10/s fixd-window", `Algorithm at column 6: "fixd-window": unknown word; did you mean fixed-window?`},
 	{"10/s sliding", `Algorithm at column 6: "sliding": unknown word; did you mean sliding-window?`},
-	{"10/s 5", `Algorithm at column 6: "5": unknown word; want one of token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window, sliding-log, concurrent, burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
+	{"10/s 5", `Algorithm at column 6: "5": unknown word; want one of ` + strings.Join(algorithmNames(), ", ") + `, burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
 	{"10/s sliding-log fixed-window", `Algorithm at column 18: "fixed-window": already set at column 6: "sliding-log"`},
 	{"10/s brust=5", `text at column 6: "brust=5": unknown key; did you mean burst=?`},
 	{"10/s algorithm=x", `text at column 6: "algorithm=x": unknown key; want one of burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},

@@ -54,7 +54,7 @@ func TestLimitValidateRefuses(t *testing.T) {
 	}{
 		{Limit{}, "Period", "0s: must be more than zero"},
 		{PerSecond(1).WithName(strings.Repeat("n", 65)), "Name", "65 bytes long: must be at most 64"},
-		{PerSecond(1).WithAlgorithm(7), "Algorithm", "7: must be at most 6"},
+		{PerSecond(1).WithAlgorithm(200), "Algorithm", "200: must be at most "},
 		{PerSecond(10_001).WithAlgorithm(Concurrent), "Count", "10001: must be at most 10000 for a concurrent limit"},
 		{Per(1, 24*time.Hour+1).WithAlgorithm(Concurrent), "Period", "must be at most 1d for a concurrent limit; renew"},
 		{fixed(Limit{Count: 1, Period: time.Hour, Align: 6}), "Align", "6: must be one of the six"},

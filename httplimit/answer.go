@@ -96,8 +96,7 @@ func (a *Answer) effectiveWindow() (time.Duration, bool) {
 // unit.
 func (a *Answer) untilNext() time.Duration {
 	one, reset := a.timeFor(1), a.Decision.ResetAfter
-	switch a.Limit.Algorithm {
-	case penstock.TokenBucket, penstock.LeakyBucket:
+	if a.Limit.IsBucket() {
 		return max(0, reset-times(one, a.Decision.Limit-1))
 	}
 	return min(one, reset)

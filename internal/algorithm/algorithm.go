@@ -1,4 +1,4 @@
-// Package algorithm implements the seven algorithms as pure arithmetic: given a
+// Package algorithm implements the algorithms as pure arithmetic: given a
 // limit, a key's state, the time and a request, each decides and returns the new
 // state. It uses no clock, lock, socket or logger. The store supplies those, and
 // makes one decision at a time for each key.

@@ -76,7 +76,7 @@ func stillCharged(l penstock.Limit, d *penstock.Decision, age time.Duration) int
 		return d.Granted
 	case debt <= 0:
 		return 0
-	case l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket:
+	case l.IsBucket():
 		n := l.Normal()
 		interval, _ := algorithm.Interval(n.Count, int64(n.Period), max(n.Burst, n.MaxDebt()))
 		return min(d.Granted, int64((debt-1)/time.Duration(max(interval, 1)))+1)

@@ -103,11 +103,7 @@ func (q *Queue) confirmTurn(ctx context.Context, key string, cost int64) (ready 
 // turn there is a moment that has passed, and refunding it would let another call
 // act at the same time as a later one.
 func (q *Queue) returnTurn(ctx context.Context, key string, cost int64) (err error) {
-	switch q.limiter.Limit().Algorithm {
-	case penstock.TokenBucket, penstock.LeakyBucket:
-		return nil
-	}
-	if cost > 0 {
+	if cost > 0 && !q.limiter.Limit().IsBucket() {
 		_, err = q.limiter.Refund(ctx, key, cost)
 	}
 	return err

@@ -93,21 +93,21 @@ const expirySlack = 2 * time.Second
 // the layouts in docs/design/redis.md. In memory it is shorter.
 func lifetimeOf(n *penstock.Limit) time.Duration {
 	t := n.Period
-	switch n.Algorithm {
-	case penstock.TokenBucket, penstock.LeakyBucket:
+	switch {
+	case n.IsBucket():
 		refill, debt := RefillTime(n, n.Burst), RefillTime(n, n.MaxDebt())
 		t = refill + max(refill, debt, time.Minute) // reservations and charges reach that far
 		t += t / 1000                               // how far the interval of a unit may be rounded
-	case penstock.FixedWindow:
+	case n.Algorithm == penstock.FixedWindow:
 		if n.Align > penstock.AlignClock {
 			t += 25 * time.Hour // no month has 32 days, and no day 26 hours
 		}
 		t += t / 10
-	case penstock.Concurrent:
+	case n.HasPermits():
 		t += t / 2 // the key of permits outlives the newest, to be set an expiry less often
-	case penstock.SlidingWindow:
+	case n.Algorithm == penstock.SlidingWindow:
 		t *= 2
-	case penstock.RollingWindow:
+	case n.Algorithm == penstock.RollingWindow:
 		t += t/time.Duration(n.Buckets) + time.Duration(n.Buckets+1)*time.Millisecond
 	}
 	return t + expirySlack

@@ -108,7 +108,8 @@ export function open(root, context) {
 	// The burst of a limit is part of its text; the slider edits that text.
 	function showBurst() {
 		const count = /^\s*(\d{1,9})\//.exec(state.limit);
-		const bucket = !/fixed-window|sliding-window|rolling-window|sliding-log|concurrent/.test(state.limit);
+		// A word without = is an algorithm, and only buckets have a burst.
+		const bucket = state.limit.trim().split(/\s+/).slice(1).every((word) => /=|^(token|leaky)-bucket$/.test(word));
 		burstField.hidden = !count || !bucket || Number(count[1]) < 1;
 		if (burstField.hidden) return;
 		const written = /\bburst=(\d{1,9})\b/.exec(state.limit);

@@ -108,8 +108,8 @@ export function open(root, context) {
 	// The burst of a limit is part of its text; the slider edits that text.
 	function showBurst() {
 		const count = /^\s*(\d{1,9})\//.exec(state.limit);
-		// A word without = is an algorithm, and only buckets have a burst.
-		const bucket = state.limit.trim().split(/\s+/).slice(1).every((word) => /=|^(token|leaky)-bucket$/.test(word));
+		// Words without = are algorithms; only buckets have a burst.
+		const bucket = state.limit.trim().split(/\s+/).slice(1).every((word) => /=|-bucket$/.test(word));
 		burstField.hidden = !count || !bucket || Number(count[1]) < 1;
 		if (burstField.hidden) return;
 		const written = /\bburst=(\d{1,9})\b/.exec(state.limit);

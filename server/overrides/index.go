@@ -19,8 +19,15 @@ type Index struct {
 	networks table[bart.Table[*Entry]] // by what precedes the address; each is immutable
 	prefixes table[Entry]
 
-	byLength map[int]int           // how many prefixes have a length
-	lengths  atomic.Pointer[[]int] // the lengths of prefixes, longest first
+	lengths atomic.Pointer[[]*prefixLength] // of prefixes, longest first; each is immutable
+}
+
+// A prefixLength is a length of prefixes, and with which bytes they end: often with a separator
+// that most keys have elsewhere, which spares them a search.
+type prefixLength struct {
+	length   int
+	prefixes int        // that have it
+	last     [256]int32 // how many of them end with a byte
 }
 
 // Empty reports whether the rule has no overrides. It is so cheap that a decision can ask
@@ -67,6 +74,7 @@ func (x *Index) findNetwork(key string) *Entry {
 		return nil
 	}
 	within, ok := parseNetwork(key[value:])
+	ok = ok && networks.Contains(within.Addr()) // most are in none, and this says so sooner
 	for ok {
 		e, found := networks.LookupPrefix(within)
 		if !found || !e.hasEnded() {
@@ -107,11 +115,11 @@ func (x *Index) findPrefix(key string) *Entry {
 	if lengths == nil {
 		return nil
 	}
-	for _, n := range *lengths {
-		if n > len(key) {
+	for _, l := range *lengths {
+		if l.length > len(key) || l.last[lastByte(key[:l.length])] == 0 {
 			continue
 		}
-		if e := x.prefixes.find(key[:n]); e != nil && !e.hasEnded() {
+		if e := x.prefixes.find(key[:l.length]); e != nil && !e.hasEnded() {
 			return e
 		}
 	}
@@ -130,7 +138,7 @@ func (x *Index) set(p Pattern, e *Entry) {
 		x.setNetwork(p, e)
 	case p.prefix:
 		if added := x.prefixes.set(p.text, e); added != 0 {
-			x.countLength(len(p.text), added)
+			x.countLength(p.text, added)
 		}
 	default:
 		x.keys.set(p.text, e)
@@ -151,17 +159,28 @@ func (x *Index) setNetwork(p Pattern, e *Entry) {
 }
 
 // countLength keeps the list of lengths when a prefix was added or, with -1, removed.
-func (x *Index) countLength(length, added int) {
-	if x.byLength == nil {
-		x.byLength = map[int]int{}
+func (x *Index) countLength(prefix string, added int) {
+	var lengths []*prefixLength
+	if old := x.lengths.Load(); old != nil {
+		lengths = slices.Clone(*old)
 	}
-	if x.byLength[length] += added; x.byLength[length] == 0 {
-		delete(x.byLength, length)
+	at, known := slices.BinarySearchFunc(lengths, len(prefix), func(l *prefixLength, n int) int { return cmp.Compare(n, l.length) })
+	if !known {
+		lengths = slices.Insert(lengths, at, &prefixLength{length: len(prefix)})
 	}
-	lengths := make([]int, 0, len(x.byLength))
-	for n := range x.byLength {
-		lengths = append(lengths, n)
+	l := *lengths[at]
+	l.prefixes += added
+	l.last[lastByte(prefix)] += int32(added)
+	if lengths[at] = &l; l.prefixes == 0 {
+		lengths = slices.Delete(lengths, at, at+1)
 	}
-	slices.SortFunc(lengths, func(a, b int) int { return cmp.Compare(b, a) })
 	x.lengths.Store(&lengths)
+}
+
+// lastByte returns the last byte of a text, or 0 if it is empty, as the prefix of all keys is.
+func lastByte(text string) byte {
+	if text == "" {
+		return 0
+	}
+	return text[len(text)-1]
 }

@@ -273,9 +273,13 @@ const maxKey = 4 << 10
 // ShortenKey replaces the key that begins at start by its hash, if it is too long, so that a
 // client cannot escape its limit with a long key. No other key of a rule begins with a bar.
 func ShortenKey(keys []byte, start int) []byte {
-	if len(keys)-start <= maxKey {
+	if len(keys)-start <= maxKey { // as nearly all are; no call is needed to find out
 		return keys
 	}
+	return hashKey(keys, start)
+}
+
+func hashKey(keys []byte, start int) []byte {
 	sum := sha256.Sum256(keys[start:])
 	keys = append(keys[:start], "|sha256:"...)
 	return hex.AppendEncode(keys, sum[:])

@@ -240,7 +240,7 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 			}
 		}
 	}
-	s.take(cl, h, now, req, d)
+	s.takeSlot(cl, t.Slot(h), h, now, req, d) // take would pass all of these on once more
 	s.mu.Unlock()
 }
 

@@ -194,7 +194,7 @@ func (p *Policy) StoreBytes() int64 {
 	return p.ledger.bytes.Used()
 }
 
-// An Admission is room in the store for what a request may leave behind. Whoever calls the
+// An Admission is room in the store for what a request may leave behind. Code that calls the
 // store admits each request before, and settles the admission after the call.
 type Admission struct {
 	ledger *byteLedger // nil if the request is not accounted for

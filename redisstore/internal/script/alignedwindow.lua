@@ -18,10 +18,10 @@
 -- Returns the units used, the window's end and the time, before the step; for windows
 -- on the clock the units used and the time left, as one number if it can hold both;
 -- and the units granted.
-local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local sub, asked, count = string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local how, keep = ARGV[3], 0
 if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local time = call('TIME')
+local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
 local clocked = length
@@ -40,7 +40,7 @@ end
 local match = string.match
 local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
 ---------------------------------------- each
-local value = call('GET', key)
+local value = redis.call('GET', KEYS[1])
 local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
 local units = value and current and match(value, current)
 if units then
@@ -82,12 +82,12 @@ if ARGV.dry then return {found, ending, now}, cost end
 ARGV.due = finish - now -- under an ID
 local after = used + cost
 if after == 0 then
-  if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+  if value and (not over or ARGV[1] == 'all') then redis.call('DEL', KEYS[1]) end
 elseif whole and not stale and after < 1000000000 and cost <= free then
   if cost == asked and cost ~= 0 then
-    call('INCRBY', key, ARGV[1]) -- it is text already
+    redis.call('INCRBY', KEYS[1], ARGV[1]) -- it is text already
   elseif cost ~= 0 then
-    call('INCRBY', key, cost)
+    redis.call('INCRBY', KEYS[1], cost)
   end
 elseif cost ~= 0 or stale then
   if cost ~= 0 then overdrawn = after > count end
@@ -95,7 +95,8 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  call('SET', key, text, 'PX', left + math.floor(length * ARGV[5] / 1000))
+  left = left + math.floor(length * ARGV[5] / 1000)
+  redis.call('SET', KEYS[1], text, 'PX', left)
 end
 ---------------------------------------- reply
 local both = found * (length + 1) + (ending - now) -- alone

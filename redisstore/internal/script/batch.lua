@@ -4,9 +4,10 @@
 --
 -- Returns the replies of the steps one after the other: a number, or -3 and a list of
 -- numbers, or -2 if the step failed.
-local all, n = {}, 0
+local all, n, key = {}, 0, {}
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i], i)
+  key[1] = KEYS[i]
+  local done, reply = pcall(step, key, i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

@@ -14,12 +14,13 @@ local moves = how == 's' or how == 'r'
 ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
 if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
 ---------------------------------------- freeze
-local value, left = call('GET', KEYS[2]), 0
-if value then left = pttl(KEYS[2]) end
+local value, left = redis.call('GET', KEYS[2]), 0
+if value then left = pttl({KEYS[2]}) end
 if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
   local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
-    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+    local record = string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due)
+    redis.call('SET', KEYS[2], record, 'PX', most)
   end
   return reply
 end
@@ -43,9 +44,9 @@ else
   reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
   if how == 'r' then refunded = 'r' end
   if charged and units == 0 and how == 'r' then
-    call('DEL', KEYS[2])
+    redis.call('DEL', KEYS[2])
   elseif charged then
-    update(KEYS[2], units, acting, due, owed, refunded)
+    update({KEYS[2]}, units, acting, due, owed, refunded)
   end
 end
 if type(reply) ~= 'table' then

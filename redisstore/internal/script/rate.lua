@@ -17,7 +17,7 @@
 --       neither, with a colon and what a charge keeps free; the overdraft; the interval; u
 --       or empty; and a bound
 -- Returns the debt before the charge, the charge granted, and the delay.
-local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local asked, capacity = ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
 if how then
   if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
@@ -27,10 +27,10 @@ if how then
   if ARGV[7] then bound = ARGV[7] + 0 end
 end
 ---------------------------------------- each
-local rest = call('PTTL', key)
+local rest = redis.call('PTTL', KEYS[1])
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -76,15 +76,15 @@ if ARGV.dry then return debt, charge end
 ---------------------------------------- write
 local after = debt + charge
 if after <= 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
     -- The argument is text already, which saves formatting a number.
     if debt > 0 and charge == asked then
-      call('INCRBY', key, ARGV[1])
+      redis.call('INCRBY', KEYS[1], ARGV[1])
     else
-      call('INCRBY', key, moved - value)
+      redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
     -- Rounded down, because doubles have gaps above the largest double capacity.
@@ -98,7 +98,7 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    call('SET', key, moved, 'PX', ttl)
+    redis.call('SET', KEYS[1], moved, 'PX', ttl)
   end
 end
 ARGV.due = math.ceil(after / unit) -- under an ID

@@ -15,9 +15,10 @@ local function recall(value, left)
 end
 
 -- update writes a record that was recalled. It expires when it would have.
-local function update(key, units, acting, due, owed, refunded)
+local function update(KEYS, units, acting, due, owed, refunded)
   if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
-  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+  local record = string.format('%d %s %d%s', units, acting, now + due, refunded)
+  redis.call('SET', KEYS[1], record, 'KEEPTTL')
 end
 
 -- move charges more units of a grant, or refunds some of them. The scale is how much of a

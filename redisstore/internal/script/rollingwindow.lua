@@ -6,14 +6,14 @@
 --       the units that a take keeps free
 -- Returns the units granted, the units used after that, the wait for units not
 -- granted, and the time until none are used; and the units granted again.
-local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, length = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local size, how, keep = ARGV[4] + 1, ARGV[5], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local time = call('TIME')
+local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
 ---------------------------------------- each
-local value = call('GET', key)
+local value = redis.call('GET', KEYS[1])
 local newest, counts, total, stale = bucket, {}, 0, false
 if value then
   local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
@@ -88,9 +88,10 @@ local reset = 0
 if last <= #counts then reset = (newest - last + 1 + size) * length - now end
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
+    local text = newest .. ' ' .. table.concat(counts, ' ')
+    redis.call('SET', KEYS[1], text, 'PX', reset)
   elseif value then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   end
 end
 ARGV.due = reset -- under an ID

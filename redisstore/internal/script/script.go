@@ -5,6 +5,11 @@
 // the state that the script found, the Go code computes what the script decided. The other Lua
 // files put steps together: under an ID, for several keys, all or nothing.
 //
+// Proxies of rented servers read a script before they pass it on. Some accept it only if each command is
+// written as redis.call('GET', KEYS[1]): with the name of redis.call, a literal command, and where the command takes
+// a key, KEYS with a number. It is the text that counts, so a step's KEYS may be a parameter, and a script for
+// several keys puts one after the other in a KEYS of its own. Nor do all servers have unpack.
+//
 // The scripts as they are sent to Redis are in testdata. What they are sent and what they reply
 // is at the top of the store's arguments.go.
 package script
@@ -78,7 +83,7 @@ func read(name string) string {
 // Take returns the script that takes one step.
 func (s Step) Take() string {
 	head, body := s.parts()
-	return without(head+keyLine+body, isNestedLine)
+	return without(prelude+head+body, isNestedLine)
 }
 
 // Once returns the script that takes one step under an ID. What only a recorded grant
@@ -86,11 +91,11 @@ func (s Step) Take() string {
 func (s Step) Once() string {
 	take, rest, _ := strings.Cut(read("once.lua"), separator+" record\n")
 	freeze := freezeByKey
-	if strings.Contains(s.source(), "call('TIME')") {
+	if strings.Contains(s.source(), readTime) {
 		freeze = freezeByTime
 	}
 	take = strings.Replace(take, separator+" freeze\n", freeze, 1)
-	return without(read("instant.lua")+s.function("local function step")+take+read("record.lua")+rest, nil)
+	return without(prelude+read("instant.lua")+s.function("local function step")+take+read("record.lua")+rest, nil)
 }
 
 // OnceBatch returns the script that takes one step under an ID for each of several keys, all
@@ -99,16 +104,16 @@ func (s Step) OnceBatch() string {
 	arguments, take, _ := strings.Cut(read("once.lua"), separator+" freeze\n")
 	take, rest, _ := strings.Cut(take, separator+" record\n")
 	costs, each, _ := strings.Cut(read("oncebatch.lua"), separator+" each\n")
-	return without(read("instant.lua")+read("record.lua")+s.function("local function step")+costs+arguments+freezeByTime+
+	return without(prelude+read("instant.lua")+read("record.lua")+s.function("local function step")+costs+arguments+freezeByTime+
 		"local function once(KEYS, ARGV)\n"+take+rest+"end\n"+each, nil)
 }
 
 // The beginning of a script under an ID sets now. TIME costs Redis as much as PTTL and
 // PEXPIRETIME, and a step that calls PTTL needs no other command then.
 const (
-	freezeByTime = "time = call('TIME')\n" +
+	freezeByTime = "time = " + readTime + "\n" +
 		"now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
-	freezeByKey = "rest = call('PTTL', KEYS[1])\n" +
+	freezeByKey = "rest = redis.call('PTTL', KEYS[1])\n" +
 		"local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])\n" +
 		"if type(expiry) == 'number' then\n" +
 		"now = expiry - rest\n" +
@@ -121,17 +126,22 @@ const (
 func (s Step) Batch() string {
 	head, body := s.parts()
 	body = strings.ReplaceAll(body, inBatch, "")
-	return without(head+"local function step(key, i)\n"+body+"end\n"+read("batch.lua"), isNestedLine)
+	return without(prelude+head+"local function step(KEYS, i)\n"+body+"end\n"+read("batch.lua"), isNestedLine)
 }
 
 // TakeAll returns the script that takes several of the given steps, all or nothing.
 func TakeAll(steps []Step) string {
-	script := without(read("instant.lua")+read("record.lua"), nil) + "local steps = {}\n"
+	script := without(prelude+read("instant.lua")+read("record.lua")+read("arguments.lua"), nil) + "local steps = {}\n"
 	for _, s := range steps {
 		script += s.function("steps." + s.Letter() + " = function")
 	}
 	return script + without(read("takeall.lua"), nil)
 }
+
+// Mark returns the script that writes a marker to several keys, and Unmark the one that deletes it from one
+// and tells whether it was there. The store probes servers with them.
+func Mark() string   { return without(prelude+read("mark.lua"), nil) }
+func Unmark() string { return without(prelude+read("unmark.lua"), nil) } //nolint:revive // see Mark
 
 // function returns the step as a function for use inside another script, after instant.lua.
 func (s Step) function(declaration string) string {
@@ -140,11 +150,11 @@ func (s Step) function(declaration string) string {
 
 func (s Step) nested() string {
 	head, body := s.parts()
-	return atOneInstant.Replace(without(head+keyLine+body, isAloneLine))
+	return atOneInstant.Replace(without(head+body, isAloneLine))
 }
 
 // atOneInstant replaces the commands that depend on the time by those of instant.lua.
-var atOneInstant = strings.NewReplacer("call('PTTL', key)", "rest or pttl(key)", "call('TIME')", "time or call('TIME')", "call('SET', key,", "set(key,", underID, "")
+var atOneInstant = strings.NewReplacer("redis.call('PTTL', KEYS[1])", "rest or pttl(KEYS)", readTime, "time or "+readTime, "redis.call('SET', KEYS[1],", "set(KEYS,", underID, "")
 
 // These end the lines that only some scripts need: those of steps under an ID, of batches, of steps
 // that must not fail after another has written, and of one step, or the same one for several keys.
@@ -155,8 +165,11 @@ const (
 	alone    = " -- alone"
 )
 
-// keyLine is inserted between the two parts of a step that has one key.
-const keyLine = "local key = KEYS[1]\n"
+// prelude begins every script: a local variable costs less than a global one.
+const prelude = "local redis, KEYS, ARGV = redis, KEYS, ARGV\n"
+
+// readTime is how a step asks for the time.
+const readTime = "redis.call('TIME')"
 
 // isNestedLine reports whether a line is only for steps that can be tried without
 // writing, that can be under an ID, or that must not fail after another has written.

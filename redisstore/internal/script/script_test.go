@@ -14,6 +14,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // they can be read as they run in Redis.
 func TestScriptsMatchGoldenFiles(t *testing.T) {
 	scripts := map[string]string{
+		"mark.lua":            Mark(),
+		"unmark.lua":          Unmark(),
 		"take-all.lua":        TakeAll(Steps()),
 		"take-all-batch.lua":  TakeAllBatch([]Step{TokenBucket, AlignedWindow, SlidingWindow}),
 		"take-each-batch.lua": TakeEachBatch([]Step{TokenBucket, AlignedWindow, SlidingWindow}),

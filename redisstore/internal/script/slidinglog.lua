@@ -9,14 +9,14 @@
 -- Returns the units granted, the units used after that, the wait for units not
 -- granted, and the time until none are used; and the units granted again. If the whole
 -- cost was granted it returns only the units used, which determine the rest.
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 ---------------------------------------- each
-local rest = call('PTTL', key)
+local rest = redis.call('PTTL', KEYS[1])
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
-  log = call('GET', key)
+  log = redis.call('GET', KEYS[1])
   len = #log / 4
   if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   newest, since = struct.unpack('>I4', log, #log - 3), period - rest
@@ -83,9 +83,9 @@ end
 used = used + charge
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, log, 'PX', reset)
+    redis.call('SET', KEYS[1], log, 'PX', reset)
   elseif rest >= 0 then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   end
 end
 ARGV.due = period -- under an ID

@@ -10,14 +10,14 @@
 --       it is not the count
 -- Returns the value and the time left, before the step, as one number if it can hold
 -- both; and the units granted.
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 ---------------------------------------- each
-local rest = call('PTTL', key)
+local rest = redis.call('PTTL', KEYS[1])
 local value, stale = 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
@@ -75,17 +75,17 @@ ARGV.due = left + period -- under an ID
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
   if cost ~= 0 then overdrawn = cost > free and current > 0 end
   if overdrawn then after = after + 4503599627370496 end
   if kept and not stale and cost > 0 and after - value == asked then
-    call('INCRBY', key, ARGV[1])
+    redis.call('INCRBY', KEYS[1], ARGV[1])
   elseif kept and not stale then
-    call('INCRBY', key, after - value)
+    redis.call('INCRBY', KEYS[1], after - value)
   else
-    call('SET', key, after, 'PX', left + period)
+    redis.call('SET', KEYS[1], after, 'PX', left + period)
   end
 end
 ---------------------------------------- reply

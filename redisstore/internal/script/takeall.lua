@@ -14,38 +14,34 @@
 --       to take with is in units.
 -- Returns 1 if all were taken; under an ID, for each step what once.lua returns first;
 -- and then the replies of the steps one after the other.
-local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
+local items, at, lifetime, n, keys, KEYS = {}, 3, tonumber(ARGV[2]), #KEYS, KEYS, {}
 if lifetime > 0 then
-  n, time = n / 2, call('TIME')
+  n, time = n / 2, redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local function arguments()
-  local n = tonumber(ARGV[at])
-  local list = {unpack(ARGV, at + 1, at + n)}
-  at = at + 1 + n
-  return list
 end
 for i = 1, n do
   local letter = string.lower(ARGV[at])
-  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
+  local item = {key = {keys[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
   at = at + 1
   if lifetime > 0 then
     item.unit, item.scale, item.most, at = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0, at + 3
   end
-  item.try = arguments()
-  item.take = arguments()
-  if #item.take == 0 then item.take = {unpack(item.try)} end
+  item.try, at = arguments(at)
+  item.take, at = arguments(at)
+  if not item.take then item.take = item.try end
   items[i] = item
 end
 local settles, replies, all = ARGV[1] == 's', {}, {0}
-local function append(...)
-  for _, number in ipairs({...}) do all[#all + 1] = number end
+local function append(units, acting, owed, due)
+  local m = #all
+  all[m + 1], all[m + 2], all[m + 3], all[m + 4] = units, acting, owed, due
 end
 local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
-  local value = item.unit > 0 and call('GET', KEYS[n + i])
-  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(value, pttl(KEYS[n + i])) end
+  KEYS[1] = keys[n + i]
+  local value = item.unit > 0 and redis.call('GET', KEYS[1])
+  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(value, pttl(KEYS)) end
   if item.units == false then return item.acting end
   if lifetime > 0 and item.units then
     known = known + 1
@@ -60,12 +56,13 @@ for i, item in ipairs(items) do
   if type(reply) == 'table' and reply.err then return reply end
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
   if item.unit < 0 and held and held > 0 then known, all[4 * i - 2] = known + 1, held end
-  replies[i] = reply
+  item.try.dry, item.try.due, replies[i] = false, false, reply
 end
 if settles and known < takes or known > 0 and not settles then fits = 0 end
 local renews = known > 0 and known == takes and ARGV[1] ~= '0'
 all[1] = fits
 for i, item in ipairs(items) do
+  KEYS[1] = keys[n + i]
   local reply, charged, delay
   if fits == 0 and not (renews and item.unit < 0) then
     item.take[1] = 0
@@ -74,11 +71,12 @@ for i, item in ipairs(items) do
   elseif settles then
     local change, units, due, owed = math.min(item.take[1] - item.units, item.most)
     reply, charged, units, due, owed = move(item.step, item.key, item.take, item.units, item.due, item.owed, change, item.unit, item.scale)
-    update(KEYS[n + i], units, item.acting, due, owed, item.refunded)
+    update(KEYS, units, item.acting, due, owed, item.refunded)
   else
     reply, charged, delay = item.step(item.key, item.take)
     if item.unit > 0 then
-      call('SET', KEYS[n + i], string.format('%d %d %d', charged / item.unit, now + delay, now + item.take.due), 'PX', lifetime)
+      local record = string.format('%d %d %d', charged / item.unit, now + delay, now + item.take.due)
+      redis.call('SET', KEYS[1], record, 'PX', lifetime)
     end
   end
   if type(reply) ~= 'table' then reply = {reply} end

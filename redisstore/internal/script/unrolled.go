@@ -30,7 +30,7 @@ func unroll(steps []Step, allOrNothing bool) string {
 		all = unrolledStep{all.head + u.head, all.decide + u.decide, all.write + u.write, all.reply + u.reply}
 	}
 	if strings.Contains(all.head, sharedTime) {
-		all.head = "local " + sharedTime + " = redis.call('TIME')\n" + all.head
+		all.head = "local " + sharedTime + " = " + readTime + "\n" + all.head
 	}
 	return without(strings.NewReplacer(
 		separator+" heads\n", all.head,
@@ -38,7 +38,7 @@ func unroll(steps []Step, allOrNothing bool) string {
 		separator+" write\n", all.write,
 		separator+" reply\n", all.reply,
 		"#steps", strconv.Itoa(len(steps)),
-	).Replace(read("unrolled.lua")), isIDLine)
+	).Replace(prelude+read("arguments.lua")+read("unrolled.lua")), isIDLine)
 }
 
 // sharedTime is the variable for the time, which Redis is asked for once.
@@ -52,16 +52,17 @@ type unrolledStep struct{ head, decide, write, reply string }
 func (s Step) unroll(suffix string, allOrNothing bool) unrolledStep {
 	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
 	source = strings.ReplaceAll(source, "return {-1,", "error {-1,") // the other sections go on
-	source = rename(strings.ReplaceAll(source, "call('TIME')", sharedTime), suffix)
+	source = rename(strings.NewReplacer(readTime, sharedTime, "KEYS[1]", "KEYS["+suffix+"]").Replace(source), suffix)
 	head, rest, _ := strings.Cut(source, separator+" each\n")
 	decide, rest, _ := strings.Cut(rest, separator+" write\n")
 	write, returns, _ := strings.Cut(rest, separator+" reply\n")
 	u := unrolledStep{
-		head: fmt.Sprintf("local ARGV%[1]s, overdraws%[1]s = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0\n"+
-			"at = at + 1 + #ARGV%[1]s\n", suffix) + head,
-		decide: fmt.Sprintf("local reply%[1]s, list%[1]s, key%[1]s = 0, nil, KEYS[from + %[1]s]\n", suffix) + without(decide, isTryLine),
-		write:  "do\n" + write + assign(suffix, returns) + "end\n",
-		reply:  fmt.Sprintf("if list%[1]s then m = add(m, list%[1]s) else m = m + 1 all[m] = reply%[1]s end\n", suffix),
+		head: fmt.Sprintf("local overdraws%[1]s, ARGV%[1]s = ARGV[at] + 0 < 0, nil\n"+
+			"ARGV%[1]s, at = arguments(at)\n", suffix) + head,
+		decide: fmt.Sprintf("local reply%[1]s, list%[1]s = 0, nil\n"+
+			"KEYS[%[1]s] = keys[from + %[1]s]\n", suffix) + without(decide, isTryLine),
+		write: "do\n" + write + assign(suffix, returns) + "end\n",
+		reply: fmt.Sprintf("if list%[1]s then m = add(m, list%[1]s) else m = m + 1 all[m] = reply%[1]s end\n", suffix),
 	}
 	if allOrNothing {
 		granted := steps[s].grant + suffix
@@ -99,10 +100,9 @@ func assign(suffix, returns string) string {
 	return b.String() + strings.Repeat("end ", depth) + "\n"
 }
 
-// rename appends a suffix to the step's arguments and key, and to each variable that it
-// declares.
+// rename appends a suffix to the step's arguments, and to each variable that it declares.
 func rename(source, suffix string) string {
-	own := map[string]bool{"ARGV": true, "key": true}
+	own := map[string]bool{"ARGV": true}
 	for _, names := range declaration.FindAllStringSubmatch(source, -1) {
 		for name := range strings.SplitSeq(names[1], ",") {
 			own[strings.TrimSpace(name)] = true

@@ -15,14 +15,14 @@
 -- Returns for each request 1 if it was taken or 0, and the replies of its steps as in
 -- batch.lua; or -2 if it failed. A request alone returns what the step does if the time is in
 -- none of its windows.
-local all, n, first, section, last, KEYS, ARGV = {}, 0, 0, 1, nil, KEYS, ARGV
+local all, n, first, section, last, keys, KEYS = {}, 0, 0, 1, nil, KEYS, {}
 local function add(m, list)
   all[m + 1] = -3
   for i = 1, #list do all[m + 1 + i] = list[i] end
   return m + 1 + #list
 end
 local function decide()
-local all, KEYS, total = all, KEYS, #KEYS -- closer than those of the script
+local redis, all, keys, KEYS, total = redis, all, keys, KEYS, #keys -- closer than those of the script
 while first < total do
 local at, fit = section + 2, ARGV[section + 1] == '1'
 last = last or ARGV[section] == '' and total or first + ARGV[section] * #steps -- a failed request does not end a section
@@ -42,7 +42,7 @@ end
 while true do
   local done, reply = pcall(decide)
   if done then return reply or all end
-  if #KEYS == #steps then return type(reply) == 'table' and reply or redis.error_reply(reply) end
+  if #keys == #steps then return type(reply) == 'table' and reply or redis.error_reply(reply) end
   n, first = n + 1, first + #steps
   all[n] = -2
 end

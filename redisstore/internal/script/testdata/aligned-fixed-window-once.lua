@@ -1,29 +1,30 @@
-local call, now, time, rest = redis.call
-local function pttl(key)
-  if not now then return call('PTTL', key) end
-  local expiry = redis.pcall('PEXPIRETIME', key)
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local now, time, rest
+local function pttl(KEYS)
+  if not now then return redis.call('PTTL', KEYS[1]) end
+  local expiry = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
   local before, left, after
   repeat
-    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+    before, left, after = redis.call('TIME'), redis.call('PTTL', KEYS[1]), redis.call('TIME')
   until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
   return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
 end
-local function set(key, value, px, left)
+local function set(KEYS, value, px, left)
   if not left then -- KEEPTTL
-    call('SET', key, value, px)
+    redis.call('SET', KEYS[1], value, px)
   elseif not now then
-    call('SET', key, value, px, left)
-  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
-    call('SET', key, value)
-    call('PEXPIREAT', key, now + left)
+    redis.call('SET', KEYS[1], value, px, left)
+  elseif redis.pcall('SET', KEYS[1], value, 'PXAT', now + left).err then -- before Redis 6.2
+    redis.call('SET', KEYS[1], value)
+    redis.call('PEXPIREAT', KEYS[1], now + left)
   end
 end
 local function step(KEYS, ARGV)
-local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local sub, asked, count = string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local how, keep = ARGV[3], 0
 if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local time = time or call('TIME')
+local time = time or redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
 local clocked = length
@@ -40,8 +41,7 @@ else
 end
 local match = string.match
 local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
-local key = KEYS[1]
-local value = call('GET', key)
+local value = redis.call('GET', KEYS[1])
 local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
 local units = value and current and match(value, current)
 if units then
@@ -82,12 +82,12 @@ if ARGV.dry then return {found, ending, now}, cost end
 ARGV.due = finish - now
 local after = used + cost
 if after == 0 then
-  if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+  if value and (not over or ARGV[1] == 'all') then redis.call('DEL', KEYS[1]) end
 elseif whole and not stale and after < 1000000000 and cost <= free then
   if cost == asked and cost ~= 0 then
-    call('INCRBY', key, ARGV[1]) -- it is text already
+    redis.call('INCRBY', KEYS[1], ARGV[1]) -- it is text already
   elseif cost ~= 0 then
-    call('INCRBY', key, cost)
+    redis.call('INCRBY', KEYS[1], cost)
   end
 elseif cost ~= 0 or stale then
   if cost ~= 0 then overdrawn = after > count end
@@ -95,7 +95,8 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  set(key, text, 'PX', left + math.floor(length * ARGV[5] / 1000))
+  left = left + math.floor(length * ARGV[5] / 1000)
+  set(KEYS, text, 'PX', left)
 end
 return {found, ending, now}, cost, 0
 end
@@ -104,14 +105,15 @@ local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
 local moves = how == 's' or how == 'r'
 ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
 if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
-time = call('TIME')
+time = redis.call('TIME')
 now = time[1] * 1000 + math.floor(time[2] / 1000)
-local value, left = call('GET', KEYS[2]), 0
-if value then left = pttl(KEYS[2]) end
+local value, left = redis.call('GET', KEYS[2]), 0
+if value then left = pttl({KEYS[2]}) end
 if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
   local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
-    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+    local record = string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due)
+    redis.call('SET', KEYS[2], record, 'PX', most)
   end
   return reply
 end
@@ -123,9 +125,10 @@ local function recall(value, left)
   units = units + 0
   return units, acting, due - now, owed == '' and units or owed + 0, refunded
 end
-local function update(key, units, acting, due, owed, refunded)
+local function update(KEYS, units, acting, due, owed, refunded)
   if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
-  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+  local record = string.format('%d %s %d%s', units, acting, now + due, refunded)
+  redis.call('SET', KEYS[1], record, 'KEEPTTL')
 end
 local function move(step, keys, own, units, due, owed, change, unit, scale)
   local open = owed -- units that time has not paid back
@@ -174,9 +177,9 @@ else
   reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
   if how == 'r' then refunded = 'r' end
   if charged and units == 0 and how == 'r' then
-    call('DEL', KEYS[2])
+    redis.call('DEL', KEYS[2])
   elseif charged then
-    update(KEYS[2], units, acting, due, owed, refunded)
+    update({KEYS[2]}, units, acting, due, owed, refunded)
   end
 end
 if type(reply) ~= 'table' then

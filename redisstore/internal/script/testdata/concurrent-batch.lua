@@ -1,12 +1,13 @@
-local call, asked, period, id, how = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] or '', ARGV[5]
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local asked, period, id, how = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] or '', ARGV[5]
 local count, keep, sub, find, read = asked > 0 and ARGV[4] + 0, 0, string.sub, string.find, struct.unpack
 if how and #how > 1 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local function step(key, i)
+local function step(KEYS, i)
 local id = sub(id, 8 * i - 7, 8 * i)
-local rest = call('PTTL', key)
+local rest = redis.call('PTTL', KEYS[1])
 local permits, close, expiry, used, oldest, newest, stale, single = '', 0, 0, 0, 0, 0, rest == 0, false
 if rest > 0 then
-  permits = call('GET', key)
+  permits = redis.call('GET', KEYS[1])
   if permits == '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' then
     permits, single = '', true
   elseif permits ~= '' then
@@ -98,29 +99,31 @@ if reset == 0 and used > 0 then
 end
 if not ARGV.dry and (granted ~= 0 or stale) then
   if used == 0 and (stale or id == '') then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   elseif used == 0 and single then
-    call('SETRANGE', key, '0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0')
+    redis.call('SETRANGE', KEYS[1], '0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0')
   elseif used == 0 then
-    call('SET', key, '', 'KEEPTTL')
+    redis.call('SET', KEYS[1], '', 'KEEPTTL')
   elseif stale or granted > 0 and rest <= period then
     local ttl = math.ceil(1.5 * period)
     permits = struct.pack('>I4', (close - 2 * (rest - ttl)) % 4294967296) .. sub(permits, 5) .. own
-    call('SET', key, permits, 'PX', string.format('%d', ttl))
+    local px = string.format('%d', ttl)
+    redis.call('SET', KEYS[1], permits, 'PX', px)
   elseif single and #permits <= 4 and not drops then
-    call('SETRANGE', key, '0', (permits == '' and '\0\0\0\0' or permits) .. own)
+    redis.call('SETRANGE', KEYS[1], '0', (permits == '' and '\0\0\0\0' or permits) .. own)
   elseif first or drops then
-    call('SET', key, permits .. own, 'KEEPTTL')
+    redis.call('SET', KEYS[1], permits .. own, 'KEEPTTL')
   else
-    call('APPEND', key, permits == '' and '\0\0\0\0' .. own or own)
+    redis.call('APPEND', KEYS[1], permits == '' and '\0\0\0\0' .. own or own)
   end
 end
 if granted == asked then return reset * 16384 + used end -- alone
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
-local all, n = {}, 0
+local all, n, key = {}, 0, {}
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i], i)
+  key[1] = KEYS[i]
+  local done, reply = pcall(step, key, i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

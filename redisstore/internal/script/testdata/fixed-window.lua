@@ -1,11 +1,11 @@
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = redis.call('PTTL', KEYS[1])
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   used = tonumber(text)
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
 elseif rest == -1 then
@@ -34,20 +34,20 @@ elseif cost < -used then
 end
 local after = used + cost
 if after == 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost > free or overdrawn then
   if cost ~= 0 then overdrawn = cost > free end
   if used == 0 then rest = period end
   if overdrawn then after = after + 4503599627370496 end
-  if cost ~= 0 or stale then call('SET', key, after, 'PX', rest) end
+  if cost ~= 0 or stale then redis.call('SET', KEYS[1], after, 'PX', rest) end
 elseif used == 0 then
-  call('SET', key, cost, 'PX', ARGV[3])
+  redis.call('SET', KEYS[1], cost, 'PX', ARGV[3])
 elseif stale then
-  call('SET', key, after, 'PX', rest)
+  redis.call('SET', KEYS[1], after, 'PX', rest)
 elseif cost == asked and cost ~= 0 then
-  call('INCRBY', key, ARGV[1])
+  redis.call('INCRBY', KEYS[1], ARGV[1])
 elseif cost ~= 0 then
-  call('INCRBY', key, cost)
+  redis.call('INCRBY', KEYS[1], cost)
 end
 if found == 0 then return 0 end -- alone
 local both = found * (period + 1) + left -- alone

@@ -1,11 +1,11 @@
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = redis.call('PTTL', KEYS[1])
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
-  log = call('GET', key)
+  log = redis.call('GET', KEYS[1])
   len = #log / 4
   if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   newest, since = struct.unpack('>I4', log, #log - 3), period - rest
@@ -53,9 +53,9 @@ end
 used = used + charge
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, log, 'PX', reset)
+    redis.call('SET', KEYS[1], log, 'PX', reset)
   elseif rest >= 0 then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   end
 end
 if cost == asked and cost > 0 then return used end -- alone

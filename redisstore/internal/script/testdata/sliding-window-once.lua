@@ -1,33 +1,33 @@
-local call, now, time, rest = redis.call
-local function pttl(key)
-  if not now then return call('PTTL', key) end
-  local expiry = redis.pcall('PEXPIRETIME', key)
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local now, time, rest
+local function pttl(KEYS)
+  if not now then return redis.call('PTTL', KEYS[1]) end
+  local expiry = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
   local before, left, after
   repeat
-    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+    before, left, after = redis.call('TIME'), redis.call('PTTL', KEYS[1]), redis.call('TIME')
   until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
   return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
 end
-local function set(key, value, px, left)
+local function set(KEYS, value, px, left)
   if not left then -- KEEPTTL
-    call('SET', key, value, px)
+    redis.call('SET', KEYS[1], value, px)
   elseif not now then
-    call('SET', key, value, px, left)
-  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
-    call('SET', key, value)
-    call('PEXPIREAT', key, now + left)
+    redis.call('SET', KEYS[1], value, px, left)
+  elseif redis.pcall('SET', KEYS[1], value, 'PXAT', now + left).err then -- before Redis 6.2
+    redis.call('SET', KEYS[1], value)
+    redis.call('PEXPIREAT', KEYS[1], now + left)
   end
 end
 local function step(KEYS, ARGV)
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local value, stale = 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
@@ -84,17 +84,17 @@ ARGV.due = left + period
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
   if cost ~= 0 then overdrawn = cost > free and current > 0 end
   if overdrawn then after = after + 4503599627370496 end
   if kept and not stale and cost > 0 and after - value == asked then
-    call('INCRBY', key, ARGV[1])
+    redis.call('INCRBY', KEYS[1], ARGV[1])
   elseif kept and not stale then
-    call('INCRBY', key, after - value)
+    redis.call('INCRBY', KEYS[1], after - value)
   else
-    set(key, after, 'PX', left + period)
+    set(KEYS, after, 'PX', left + period)
   end
 end
 return {value, rest}, cost, 0
@@ -104,21 +104,22 @@ local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
 local moves = how == 's' or how == 'r'
 ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
 if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
-rest = call('PTTL', KEYS[1])
+rest = redis.call('PTTL', KEYS[1])
 local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])
 if type(expiry) == 'number' then
 now = expiry - rest
 else
 rest = nil
-time = call('TIME')
+time = redis.call('TIME')
 now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local value, left = call('GET', KEYS[2]), 0
-if value then left = pttl(KEYS[2]) end
+local value, left = redis.call('GET', KEYS[2]), 0
+if value then left = pttl({KEYS[2]}) end
 if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
   local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
-    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+    local record = string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due)
+    redis.call('SET', KEYS[2], record, 'PX', most)
   end
   return reply
 end
@@ -130,9 +131,10 @@ local function recall(value, left)
   units = units + 0
   return units, acting, due - now, owed == '' and units or owed + 0, refunded
 end
-local function update(key, units, acting, due, owed, refunded)
+local function update(KEYS, units, acting, due, owed, refunded)
   if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
-  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+  local record = string.format('%d %s %d%s', units, acting, now + due, refunded)
+  redis.call('SET', KEYS[1], record, 'KEEPTTL')
 end
 local function move(step, keys, own, units, due, owed, change, unit, scale)
   local open = owed -- units that time has not paid back
@@ -181,9 +183,9 @@ else
   reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
   if how == 'r' then refunded = 'r' end
   if charged and units == 0 and how == 'r' then
-    call('DEL', KEYS[2])
+    redis.call('DEL', KEYS[2])
   elseif charged then
-    update(KEYS[2], units, acting, due, owed, refunded)
+    update({KEYS[2]}, units, acting, due, owed, refunded)
   end
 end
 if type(reply) ~= 'table' then

@@ -1,18 +1,27 @@
-local all, n, first, section, last, KEYS, ARGV = {}, 0, 0, 1, nil, KEYS, ARGV
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local function arguments(at)
+  local n = math.abs(ARGV[at])
+  if n == 0 then return nil, at + 1 end
+  local list = {ARGV[at + 1], ARGV[at + 2], n > 2 and ARGV[at + 3] or nil, n > 3 and ARGV[at + 4] or nil,
+    n > 4 and ARGV[at + 5] or nil, n > 5 and ARGV[at + 6] or nil, n > 6 and ARGV[at + 7] or nil, dry = false, due = false}
+  for i = 8, n do list[i] = ARGV[at + i] end
+  return list, at + 1 + n
+end
+local all, n, first, section, last, keys, KEYS = {}, 0, 0, 1, nil, KEYS, {}
 local function add(m, list)
   all[m + 1] = -3
   for i = 1, #list do all[m + 1 + i] = list[i] end
   return m + 1 + #list
 end
 local function decide()
-local all, KEYS, total = all, KEYS, #KEYS -- closer than those of the script
+local redis, all, keys, KEYS, total = redis, all, keys, KEYS, #keys -- closer than those of the script
 while first < total do
 local at, fit = section + 2, ARGV[section + 1] == '1'
 last = last or ARGV[section] == '' and total or first + ARGV[section] * 3 -- a failed request does not end a section
 local instant = redis.call('TIME')
-local ARGV1, overdraws1 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
-at = at + 1 + #ARGV1
-local call1, asked1, capacity1 = redis.call, ARGV1[1] + 0, ARGV1[2] + 0
+local overdraws1, ARGV1 = ARGV[at] + 0 < 0, nil
+ARGV1, at = arguments(at)
+local asked1, capacity1 = ARGV1[1] + 0, ARGV1[2] + 0
 local unit1, mark1, how1, bound1, interval1, overdraft1, ceiling1 = 1000000, '', ARGV1[3], false, false, capacity1, capacity1
 if how1 then
   if #how1 > 1 then how1, ceiling1 = string.sub(how1, 1, 1), capacity1 - string.sub(how1, 3) end
@@ -21,9 +30,9 @@ if how1 then
   if ARGV1[6] == 'u' then unit1, mark1 = 1000, 'u' end
   if ARGV1[7] then bound1 = ARGV1[7] + 0 end
 end
-local ARGV2, overdraws2 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
-at = at + 1 + #ARGV2
-local call2, sub2, asked2, count2 = redis.call, string.sub, tonumber(ARGV2[1]) or -math.huge, ARGV2[2] + 0
+local overdraws2, ARGV2 = ARGV[at] + 0 < 0, nil
+ARGV2, at = arguments(at)
+local sub2, asked2, count2 = string.sub, tonumber(ARGV2[1]) or -math.huge, ARGV2[2] + 0
 local how2, keep2 = ARGV2[3], 0
 if #how2 > 1 and asked2 > 0 then how2, keep2 = sub2(how2, 1, 1), sub2(how2, 3) + 0 end
 local time2 = instant
@@ -43,18 +52,19 @@ else
 end
 local match2 = string.match
 local current2 = close2 % 1000 == 0 and '^' .. string.format('%.0f', close2 / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
-local ARGV3, overdraws3 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
-at = at + 1 + #ARGV3
-local call3, asked3, count3, period3 = redis.call, ARGV3[1] + 0, ARGV3[2] + 0, ARGV3[3] + 0
+local overdraws3, ARGV3 = ARGV[at] + 0 < 0, nil
+ARGV3, at = arguments(at)
+local asked3, count3, period3 = ARGV3[1] + 0, ARGV3[2] + 0, ARGV3[3] + 0
 local how3, keep3 = ARGV3[4], 0
 if how3 and #how3 > 1 and asked3 > 0 then how3, keep3 = string.sub(how3, 1, 1), string.sub(how3, 3) + 0 end
 while first < last do
 local from, fits = first, fit
-local reply1, list1, key1 = 0, nil, KEYS[from + 1]
-local rest1 = call1('PTTL', key1)
+local reply1, list1 = 0, nil
+KEYS[1] = keys[from + 1]
+local rest1 = redis.call('PTTL', KEYS[1])
 local value1, debt1, part1, stale1 = false, 0, 0, false
 if rest1 > 0 then
-  local text1 = call1('GET', key1)
+  local text1 = redis.call('GET', KEYS[1])
   value1 = tonumber(text1)
   if value1 and mark1 == '' then
     if value1 > 0 or value1 % 1 ~= 0 then error({err = 'FOREIGN value'}) end
@@ -97,8 +107,9 @@ if interval1 and charge1 > 0 then
 end
 if charge1 > 0 and (debt1 + charge1 > most1 or late1) then charge1 = 0 end
 if charge1 == 0 and asked1 > 0 and not overdraws1 then fits = false end
-local reply2, list2, key2 = 0, nil, KEYS[from + 2]
-local value2 = call2('GET', key2)
+local reply2, list2 = 0, nil
+KEYS[2] = keys[from + 2]
+local value2 = redis.call('GET', KEYS[2])
 local used2, finish2, over2, stale2, whole2, overdrawn2 = 0, close2, true, false, false, false
 local units2 = value2 and current2 and match2(value2, current2)
 if units2 then
@@ -135,11 +146,12 @@ elseif cost2 < -used2 then
   cost2 = -used2
 end
 if cost2 == 0 and asked2 > 0 and not overdraws2 then fits = false end
-local reply3, list3, key3 = 0, nil, KEYS[from + 3]
-local rest3 = call3('PTTL', key3)
+local reply3, list3 = 0, nil
+KEYS[3] = keys[from + 3]
+local rest3 = redis.call('PTTL', KEYS[3])
 local value3, stale3 = 0, false
 if rest3 > 0 then
-  local text3 = call3('GET', key3)
+  local text3 = redis.call('GET', KEYS[3])
   value3 = tonumber(text3)
   if not value3 or value3 < 1 or value3 % 1 ~= 0 then error({err = 'FOREIGN value'}) end
   if not string.find(text3, '^[1-9]%d*$') then error({err = 'FOREIGN value'}) end -- together
@@ -190,14 +202,14 @@ if not fits then charge1 = 0 end
 do
 local after1 = debt1 + charge1
 if after1 <= 0 then
-  if rest1 >= 0 then call1('DEL', key1) end
+  if rest1 >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge1 ~= 0 or stale1 then
   local moved1 = after1 - rest1 * unit1
   if value1 and not stale1 and moved1 <= 0 and after1 <= capacity1 then
     if debt1 > 0 and charge1 == asked1 then
-      call1('INCRBY', key1, ARGV1[1])
+      redis.call('INCRBY', KEYS[1], ARGV1[1])
     else
-      call1('INCRBY', key1, moved1 - value1)
+      redis.call('INCRBY', KEYS[1], moved1 - value1)
     end
   else
     local ttl1, marks1 = math.max(math.floor(2 * capacity1 / unit1), 1000), mark1
@@ -210,7 +222,7 @@ elseif charge1 ~= 0 or stale1 then
     elseif marks1 ~= '' then
       moved1 = string.format('%.0f', moved1) .. marks1
     end
-    call1('SET', key1, moved1, 'PX', ttl1)
+    redis.call('SET', KEYS[1], moved1, 'PX', ttl1)
   end
 end
 if after1 <= capacity1 or how1 == 'o' then reply1 = debt1, charge1, 0 else
@@ -221,12 +233,12 @@ if not fits then cost2 = 0 end
 do
 local after2 = used2 + cost2
 if after2 == 0 then
-  if value2 and (not over2 or ARGV2[1] == 'all') then call2('DEL', key2) end
+  if value2 and (not over2 or ARGV2[1] == 'all') then redis.call('DEL', KEYS[2]) end
 elseif whole2 and not stale2 and after2 < 1000000000 and cost2 <= free2 then
   if cost2 == asked2 and cost2 ~= 0 then
-    call2('INCRBY', key2, ARGV2[1]) -- it is text already
+    redis.call('INCRBY', KEYS[2], ARGV2[1]) -- it is text already
   elseif cost2 ~= 0 then
-    call2('INCRBY', key2, cost2)
+    redis.call('INCRBY', KEYS[2], cost2)
   end
 elseif cost2 ~= 0 or stale2 then
   if cost2 ~= 0 then overdrawn2 = after2 > count2 end
@@ -234,7 +246,8 @@ elseif cost2 ~= 0 or stale2 then
   if not overdrawn2 and finish2 % 1000 == 0 and finish2 >= 1000000000000 and finish2 < 9223372036000 and after2 < 1000000000 then
     text2 = string.format('%.0f%09.0f', finish2 / 1000, after2)
   end
-  call2('SET', key2, text2, 'PX', left2 + math.floor(length2 * ARGV2[5] / 1000))
+  left2 = left2 + math.floor(length2 * ARGV2[5] / 1000)
+  redis.call('SET', KEYS[2], text2, 'PX', left2)
 end
 local both2 = found2 * (length2 + 1) + (ending2 - now2)
 if clocked2 and ending2 - now2 <= length2 and both2 < 9007199254740992 then reply2 = both2 else
@@ -246,17 +259,17 @@ do
 current3 = current3 + cost3
 if current3 < 0 then previous3, current3 = previous3 + current3, 0 end
 if previous3 == 0 and current3 == 0 then
-  if rest3 >= 0 then call3('DEL', key3) end
+  if rest3 >= 0 then redis.call('DEL', KEYS[3]) end
 elseif cost3 ~= 0 or stale3 then
   local after3 = previous3 * 67108864 + current3
   if cost3 ~= 0 then overdrawn3 = cost3 > free3 and current3 > 0 end
   if overdrawn3 then after3 = after3 + 4503599627370496 end
   if kept3 and not stale3 and cost3 > 0 and after3 - value3 == asked3 then
-    call3('INCRBY', key3, ARGV3[1])
+    redis.call('INCRBY', KEYS[3], ARGV3[1])
   elseif kept3 and not stale3 then
-    call3('INCRBY', key3, after3 - value3)
+    redis.call('INCRBY', KEYS[3], after3 - value3)
   else
-    call3('SET', key3, after3, 'PX', left3 + period3)
+    redis.call('SET', KEYS[3], after3, 'PX', left3 + period3)
   end
 end
 if value3 == 0 then reply3 = 0 else
@@ -278,7 +291,7 @@ end
 while true do
   local done, reply = pcall(decide)
   if done then return reply or all end
-  if #KEYS == 3 then return type(reply) == 'table' and reply or redis.error_reply(reply) end
+  if #keys == 3 then return type(reply) == 'table' and reply or redis.error_reply(reply) end
   n, first = n + 1, first + 3
   all[n] = -2
 end

@@ -1,22 +1,23 @@
-local call, now, time, rest = redis.call
-local function pttl(key)
-  if not now then return call('PTTL', key) end
-  local expiry = redis.pcall('PEXPIRETIME', key)
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local now, time, rest
+local function pttl(KEYS)
+  if not now then return redis.call('PTTL', KEYS[1]) end
+  local expiry = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
   local before, left, after
   repeat
-    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+    before, left, after = redis.call('TIME'), redis.call('PTTL', KEYS[1]), redis.call('TIME')
   until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
   return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
 end
-local function set(key, value, px, left)
+local function set(KEYS, value, px, left)
   if not left then -- KEEPTTL
-    call('SET', key, value, px)
+    redis.call('SET', KEYS[1], value, px)
   elseif not now then
-    call('SET', key, value, px, left)
-  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
-    call('SET', key, value)
-    call('PEXPIREAT', key, now + left)
+    redis.call('SET', KEYS[1], value, px, left)
+  elseif redis.pcall('SET', KEYS[1], value, 'PXAT', now + left).err then -- before Redis 6.2
+    redis.call('SET', KEYS[1], value)
+    redis.call('PEXPIREAT', KEYS[1], now + left)
   end
 end
 local function recall(value, left)
@@ -27,9 +28,10 @@ local function recall(value, left)
   units = units + 0
   return units, acting, due - now, owed == '' and units or owed + 0, refunded
 end
-local function update(key, units, acting, due, owed, refunded)
+local function update(KEYS, units, acting, due, owed, refunded)
   if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
-  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+  local record = string.format('%d %s %d%s', units, acting, now + due, refunded)
+  redis.call('SET', KEYS[1], record, 'KEEPTTL')
 end
 local function move(step, keys, own, units, due, owed, change, unit, scale)
   local open = owed -- units that time has not paid back
@@ -59,9 +61,17 @@ local function move(step, keys, own, units, due, owed, change, unit, scale)
   if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
   return reply, charged, units + change, due, open - back
 end
+local function arguments(at)
+  local n = math.abs(ARGV[at])
+  if n == 0 then return nil, at + 1 end
+  local list = {ARGV[at + 1], ARGV[at + 2], n > 2 and ARGV[at + 3] or nil, n > 3 and ARGV[at + 4] or nil,
+    n > 4 and ARGV[at + 5] or nil, n > 5 and ARGV[at + 6] or nil, n > 6 and ARGV[at + 7] or nil, dry = false, due = false}
+  for i = 8, n do list[i] = ARGV[at + i] end
+  return list, at + 1 + n
+end
 local steps = {}
 steps.t = function(KEYS, ARGV)
-local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local asked, capacity = ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
 if how then
   if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
@@ -70,11 +80,10 @@ if how then
   if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
   if ARGV[7] then bound = ARGV[7] + 0 end
 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -119,14 +128,14 @@ if charge > 0 and (debt + charge > most or late) then charge = 0 end
 if ARGV.dry then return debt, charge end
 local after = debt + charge
 if after <= 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
     if debt > 0 and charge == asked then
-      call('INCRBY', key, ARGV[1])
+      redis.call('INCRBY', KEYS[1], ARGV[1])
     else
-      call('INCRBY', key, moved - value)
+      redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
     local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
@@ -139,7 +148,7 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    set(key, moved, 'PX', ttl)
+    set(KEYS, moved, 'PX', ttl)
   end
 end
 ARGV.due = math.ceil(after / unit)
@@ -147,7 +156,7 @@ if after <= capacity or how == 'o' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
 steps.l = function(KEYS, ARGV)
-local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local asked, capacity = ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
 if how then
   if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
@@ -156,11 +165,10 @@ if how then
   if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
   if ARGV[7] then bound = ARGV[7] + 0 end
 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -205,14 +213,14 @@ if charge > 0 and (debt + charge > most or late) then charge = 0 end
 if ARGV.dry then return debt, charge end
 local after = debt + charge
 if after <= 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
     if debt > 0 and charge == asked then
-      call('INCRBY', key, ARGV[1])
+      redis.call('INCRBY', KEYS[1], ARGV[1])
     else
-      call('INCRBY', key, moved - value)
+      redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
     local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
@@ -225,21 +233,20 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    set(key, moved, 'PX', ttl)
+    set(KEYS, moved, 'PX', ttl)
   end
 end
 ARGV.due = math.ceil(after / unit)
 return debt, charge, how == 'o' and 0 or math.ceil(debt / unit)
 end
 steps.f = function(KEYS, ARGV)
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   used = tonumber(text)
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
@@ -272,28 +279,28 @@ if ARGV.dry then return {found, left}, cost end
 ARGV.due = used == 0 and period or rest
 local after = used + cost
 if after == 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost > free or overdrawn then
   if cost ~= 0 then overdrawn = cost > free end
   if used == 0 then rest = period end
   if overdrawn then after = after + 4503599627370496 end
-  if cost ~= 0 or stale then set(key, after, 'PX', rest) end
+  if cost ~= 0 or stale then set(KEYS, after, 'PX', rest) end
 elseif used == 0 then
-  set(key, cost, 'PX', ARGV[3])
+  set(KEYS, cost, 'PX', ARGV[3])
 elseif stale then
-  set(key, after, 'PX', rest)
+  set(KEYS, after, 'PX', rest)
 elseif cost == asked and cost ~= 0 then
-  call('INCRBY', key, ARGV[1])
+  redis.call('INCRBY', KEYS[1], ARGV[1])
 elseif cost ~= 0 then
-  call('INCRBY', key, cost)
+  redis.call('INCRBY', KEYS[1], cost)
 end
 return {found, left}, cost, 0
 end
 steps.a = function(KEYS, ARGV)
-local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local sub, asked, count = string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local how, keep = ARGV[3], 0
 if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local time = time or call('TIME')
+local time = time or redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
 local clocked = length
@@ -310,8 +317,7 @@ else
 end
 local match = string.match
 local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
-local key = KEYS[1]
-local value = call('GET', key)
+local value = redis.call('GET', KEYS[1])
 local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
 local units = value and current and match(value, current)
 if units then
@@ -352,12 +358,12 @@ if ARGV.dry then return {found, ending, now}, cost end
 ARGV.due = finish - now
 local after = used + cost
 if after == 0 then
-  if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+  if value and (not over or ARGV[1] == 'all') then redis.call('DEL', KEYS[1]) end
 elseif whole and not stale and after < 1000000000 and cost <= free then
   if cost == asked and cost ~= 0 then
-    call('INCRBY', key, ARGV[1]) -- it is text already
+    redis.call('INCRBY', KEYS[1], ARGV[1]) -- it is text already
   elseif cost ~= 0 then
-    call('INCRBY', key, cost)
+    redis.call('INCRBY', KEYS[1], cost)
   end
 elseif cost ~= 0 or stale then
   if cost ~= 0 then overdrawn = after > count end
@@ -365,19 +371,19 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  set(key, text, 'PX', left + math.floor(length * ARGV[5] / 1000))
+  left = left + math.floor(length * ARGV[5] / 1000)
+  set(KEYS, text, 'PX', left)
 end
 return {found, ending, now}, cost, 0
 end
 steps.s = function(KEYS, ARGV)
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local value, stale = 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
@@ -434,30 +440,29 @@ ARGV.due = left + period
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
   if cost ~= 0 then overdrawn = cost > free and current > 0 end
   if overdrawn then after = after + 4503599627370496 end
   if kept and not stale and cost > 0 and after - value == asked then
-    call('INCRBY', key, ARGV[1])
+    redis.call('INCRBY', KEYS[1], ARGV[1])
   elseif kept and not stale then
-    call('INCRBY', key, after - value)
+    redis.call('INCRBY', KEYS[1], after - value)
   else
-    set(key, after, 'PX', left + period)
+    set(KEYS, after, 'PX', left + period)
   end
 end
 return {value, rest}, cost, 0
 end
 steps.r = function(KEYS, ARGV)
-local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, length = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local size, how, keep = ARGV[4] + 1, ARGV[5], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local time = time or call('TIME')
+local time = time or redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
-local key = KEYS[1]
-local value = call('GET', key)
+local value = redis.call('GET', KEYS[1])
 local newest, counts, total, stale = bucket, {}, 0, false
 if value then
   local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
@@ -524,9 +529,10 @@ local reset = 0
 if last <= #counts then reset = (newest - last + 1 + size) * length - now end
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    set(key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
+    local text = newest .. ' ' .. table.concat(counts, ' ')
+    set(KEYS, text, 'PX', reset)
   elseif value then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   end
 end
 ARGV.due = reset
@@ -534,14 +540,13 @@ if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 steps.g = function(KEYS, ARGV)
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
-  log = call('GET', key)
+  log = redis.call('GET', KEYS[1])
   len = #log / 4
   if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   newest, since = struct.unpack('>I4', log, #log - 3), period - rest
@@ -601,9 +606,9 @@ end
 used = used + charge
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    set(key, log, 'PX', reset)
+    set(KEYS, log, 'PX', reset)
   elseif rest >= 0 then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   end
 end
 ARGV.due = period
@@ -611,14 +616,13 @@ if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 steps.c = function(KEYS, ARGV)
-local call, asked, period, id, how = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] or '', ARGV[5]
+local asked, period, id, how = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] or '', ARGV[5]
 local count, keep, sub, find, read = asked > 0 and ARGV[4] + 0, 0, string.sub, string.find, struct.unpack
 if how and #how > 1 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local permits, close, expiry, used, oldest, newest, stale, single = '', 0, 0, 0, 0, 0, rest == 0, false
 if rest > 0 then
-  permits = call('GET', key)
+  permits = redis.call('GET', KEYS[1])
   if permits == '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' then
     permits, single = '', true
   elseif permits ~= '' then
@@ -710,57 +714,54 @@ if reset == 0 and used > 0 then
 end
 if not ARGV.dry and (granted ~= 0 or stale) then
   if used == 0 and (stale or id == '') then
-    call('DEL', key)
+    redis.call('DEL', KEYS[1])
   elseif used == 0 and single then
-    call('SETRANGE', key, '0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0')
+    redis.call('SETRANGE', KEYS[1], '0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0')
   elseif used == 0 then
-    set(key, '', 'KEEPTTL')
+    set(KEYS, '', 'KEEPTTL')
   elseif stale or granted > 0 and rest <= period then
     local ttl = math.ceil(1.5 * period)
     permits = struct.pack('>I4', (close - 2 * (rest - ttl)) % 4294967296) .. sub(permits, 5) .. own
-    set(key, permits, 'PX', string.format('%d', ttl))
+    local px = string.format('%d', ttl)
+    set(KEYS, permits, 'PX', px)
   elseif single and #permits <= 4 and not drops then
-    call('SETRANGE', key, '0', (permits == '' and '\0\0\0\0' or permits) .. own)
+    redis.call('SETRANGE', KEYS[1], '0', (permits == '' and '\0\0\0\0' or permits) .. own)
   elseif first or drops then
-    set(key, permits .. own, 'KEEPTTL')
+    set(KEYS, permits .. own, 'KEEPTTL')
   else
-    call('APPEND', key, permits == '' and '\0\0\0\0' .. own or own)
+    redis.call('APPEND', KEYS[1], permits == '' and '\0\0\0\0' .. own or own)
   end
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
-local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
+local items, at, lifetime, n, keys, KEYS = {}, 3, tonumber(ARGV[2]), #KEYS, KEYS, {}
 if lifetime > 0 then
-  n, time = n / 2, call('TIME')
+  n, time = n / 2, redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local function arguments()
-  local n = tonumber(ARGV[at])
-  local list = {unpack(ARGV, at + 1, at + n)}
-  at = at + 1 + n
-  return list
 end
 for i = 1, n do
   local letter = string.lower(ARGV[at])
-  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
+  local item = {key = {keys[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
   at = at + 1
   if lifetime > 0 then
     item.unit, item.scale, item.most, at = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0, at + 3
   end
-  item.try = arguments()
-  item.take = arguments()
-  if #item.take == 0 then item.take = {unpack(item.try)} end
+  item.try, at = arguments(at)
+  item.take, at = arguments(at)
+  if not item.take then item.take = item.try end
   items[i] = item
 end
 local settles, replies, all = ARGV[1] == 's', {}, {0}
-local function append(...)
-  for _, number in ipairs({...}) do all[#all + 1] = number end
+local function append(units, acting, owed, due)
+  local m = #all
+  all[m + 1], all[m + 2], all[m + 3], all[m + 4] = units, acting, owed, due
 end
 local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
-  local value = item.unit > 0 and call('GET', KEYS[n + i])
-  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(value, pttl(KEYS[n + i])) end
+  KEYS[1] = keys[n + i]
+  local value = item.unit > 0 and redis.call('GET', KEYS[1])
+  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(value, pttl(KEYS)) end
   if item.units == false then return item.acting end
   if lifetime > 0 and item.units then
     known = known + 1
@@ -775,12 +776,13 @@ for i, item in ipairs(items) do
   if type(reply) == 'table' and reply.err then return reply end
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
   if item.unit < 0 and held and held > 0 then known, all[4 * i - 2] = known + 1, held end
-  replies[i] = reply
+  item.try.dry, item.try.due, replies[i] = false, false, reply
 end
 if settles and known < takes or known > 0 and not settles then fits = 0 end
 local renews = known > 0 and known == takes and ARGV[1] ~= '0'
 all[1] = fits
 for i, item in ipairs(items) do
+  KEYS[1] = keys[n + i]
   local reply, charged, delay
   if fits == 0 and not (renews and item.unit < 0) then
     item.take[1] = 0
@@ -789,11 +791,12 @@ for i, item in ipairs(items) do
   elseif settles then
     local change, units, due, owed = math.min(item.take[1] - item.units, item.most)
     reply, charged, units, due, owed = move(item.step, item.key, item.take, item.units, item.due, item.owed, change, item.unit, item.scale)
-    update(KEYS[n + i], units, item.acting, due, owed, item.refunded)
+    update(KEYS, units, item.acting, due, owed, item.refunded)
   else
     reply, charged, delay = item.step(item.key, item.take)
     if item.unit > 0 then
-      call('SET', KEYS[n + i], string.format('%d %d %d', charged / item.unit, now + delay, now + item.take.due), 'PX', lifetime)
+      local record = string.format('%d %d %d', charged / item.unit, now + delay, now + item.take.due)
+      redis.call('SET', KEYS[1], record, 'PX', lifetime)
     end
   end
   if type(reply) ~= 'table' then reply = {reply} end

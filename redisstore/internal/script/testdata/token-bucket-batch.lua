@@ -1,4 +1,5 @@
-local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local asked, capacity = ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
 if how then
   if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
@@ -7,11 +8,11 @@ if how then
   if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
   if ARGV[7] then bound = ARGV[7] + 0 end
 end
-local function step(key, i)
-local rest = call('PTTL', key)
+local function step(KEYS, i)
+local rest = redis.call('PTTL', KEYS[1])
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -54,14 +55,14 @@ end
 if charge > 0 and (debt + charge > most or late) then charge = 0 end
 local after = debt + charge
 if after <= 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
     if debt > 0 and charge == asked then
-      call('INCRBY', key, ARGV[1])
+      redis.call('INCRBY', KEYS[1], ARGV[1])
     else
-      call('INCRBY', key, moved - value)
+      redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
     local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
@@ -74,15 +75,16 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    call('SET', key, moved, 'PX', ttl)
+    redis.call('SET', KEYS[1], moved, 'PX', ttl)
   end
 end
 if after <= capacity or how == 'o' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
-local all, n = {}, 0
+local all, n, key = {}, 0, {}
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i], i)
+  key[1] = KEYS[i]
+  local done, reply = pcall(step, key, i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

@@ -1,26 +1,27 @@
-local call, now, time, rest = redis.call
-local function pttl(key)
-  if not now then return call('PTTL', key) end
-  local expiry = redis.pcall('PEXPIRETIME', key)
+local redis, KEYS, ARGV = redis, KEYS, ARGV
+local now, time, rest
+local function pttl(KEYS)
+  if not now then return redis.call('PTTL', KEYS[1]) end
+  local expiry = redis.pcall('PEXPIRETIME', KEYS[1])
   if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
   local before, left, after
   repeat
-    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+    before, left, after = redis.call('TIME'), redis.call('PTTL', KEYS[1]), redis.call('TIME')
   until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
   return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
 end
-local function set(key, value, px, left)
+local function set(KEYS, value, px, left)
   if not left then -- KEEPTTL
-    call('SET', key, value, px)
+    redis.call('SET', KEYS[1], value, px)
   elseif not now then
-    call('SET', key, value, px, left)
-  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
-    call('SET', key, value)
-    call('PEXPIREAT', key, now + left)
+    redis.call('SET', KEYS[1], value, px, left)
+  elseif redis.pcall('SET', KEYS[1], value, 'PXAT', now + left).err then -- before Redis 6.2
+    redis.call('SET', KEYS[1], value)
+    redis.call('PEXPIREAT', KEYS[1], now + left)
   end
 end
 local function step(KEYS, ARGV)
-local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local asked, capacity = ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, how, bound, interval, overdraft, ceiling = 1000000, '', ARGV[3], false, false, capacity, capacity
 if how then
   if #how > 1 then how, ceiling = string.sub(how, 1, 1), capacity - string.sub(how, 3) end
@@ -29,11 +30,10 @@ if how then
   if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
   if ARGV[7] then bound = ARGV[7] + 0 end
 end
-local key = KEYS[1]
-local rest = rest or pttl(key)
+local rest = rest or pttl(KEYS)
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
-  local text = call('GET', key)
+  local text = redis.call('GET', KEYS[1])
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -78,14 +78,14 @@ if charge > 0 and (debt + charge > most or late) then charge = 0 end
 if ARGV.dry then return debt, charge end
 local after = debt + charge
 if after <= 0 then
-  if rest >= 0 then call('DEL', key) end
+  if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
     if debt > 0 and charge == asked then
-      call('INCRBY', key, ARGV[1])
+      redis.call('INCRBY', KEYS[1], ARGV[1])
     else
-      call('INCRBY', key, moved - value)
+      redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
     local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
@@ -98,7 +98,7 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    set(key, moved, 'PX', ttl)
+    set(KEYS, moved, 'PX', ttl)
   end
 end
 ARGV.due = math.ceil(after / unit)
@@ -110,21 +110,22 @@ local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
 local moves = how == 's' or how == 'r'
 ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
 if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
-rest = call('PTTL', KEYS[1])
+rest = redis.call('PTTL', KEYS[1])
 local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])
 if type(expiry) == 'number' then
 now = expiry - rest
 else
 rest = nil
-time = call('TIME')
+time = redis.call('TIME')
 now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local value, left = call('GET', KEYS[2]), 0
-if value then left = pttl(KEYS[2]) end
+local value, left = redis.call('GET', KEYS[2]), 0
+if value then left = pttl({KEYS[2]}) end
 if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
   local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
-    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+    local record = string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due)
+    redis.call('SET', KEYS[2], record, 'PX', most)
   end
   return reply
 end
@@ -136,9 +137,10 @@ local function recall(value, left)
   units = units + 0
   return units, acting, due - now, owed == '' and units or owed + 0, refunded
 end
-local function update(key, units, acting, due, owed, refunded)
+local function update(KEYS, units, acting, due, owed, refunded)
   if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
-  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+  local record = string.format('%d %s %d%s', units, acting, now + due, refunded)
+  redis.call('SET', KEYS[1], record, 'KEEPTTL')
 end
 local function move(step, keys, own, units, due, owed, change, unit, scale)
   local open = owed -- units that time has not paid back
@@ -187,9 +189,9 @@ else
   reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
   if how == 'r' then refunded = 'r' end
   if charged and units == 0 and how == 'r' then
-    call('DEL', KEYS[2])
+    redis.call('DEL', KEYS[2])
   elseif charged then
-    update(KEYS[2], units, acting, due, owed, refunded)
+    update({KEYS[2]}, units, acting, due, owed, refunded)
   end
 end
 if type(reply) ~= 'table' then

@@ -1,4 +1,4 @@
-local hash, ring = KEYS[1], 16384
+local ring = 16384
 
 -- number returns a whole number that a double holds exactly; 0 for any other text.
 local function number(text)
@@ -9,7 +9,7 @@ local function number(text)
   return math.floor(n)
 end
 
-local function get(field) return redis.call('HGET', hash, field) or nil end
+local function get(field) return redis.call('HGET', KEYS[1], field) or nil end
 
 local function version(record) return number(record and string.match(record, '^(%d+) ')) end
 
@@ -20,11 +20,15 @@ local last, highest = number(get('s')), number(get('v'))
 -- write stores a record and adds it to the ring of changes.
 local function write(field, version, value)
   last, highest = last + 1, math.max(highest, version)
-  redis.call('HSET', hash, field, whole(version) .. ' ' .. value,
-    '@' .. whole(last % ring), whole(last) .. ' ' .. whole(version) .. ' ' .. field)
+  local record, place = whole(version) .. ' ' .. value, '@' .. whole(last % ring)
+  local change = whole(last) .. ' ' .. whole(version) .. ' ' .. field
+  redis.call('HSET', KEYS[1], field, record, place, change)
 end
 
-local function finish() redis.call('HSET', hash, 's', whole(last), 'v', whole(highest)) end
+local function finish()
+  local s, v = whole(last), whole(highest)
+  redis.call('HSET', KEYS[1], 's', s, 'v', v)
+end
 
 local function change(n) return get('@' .. whole(n % ring)) or '' end
 

@@ -9,7 +9,8 @@ for i = 2, #ARGV, 3 do
   end
 end
 if number(ARGV[1]) > horizon then
-  redis.call('HSET', hash, 'h', whole(number(ARGV[1])))
+  local h = whole(number(ARGV[1]))
+  redis.call('HSET', KEYS[1], 'h', h)
 end
 finish()
 return {'ok'}

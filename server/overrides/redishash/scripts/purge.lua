@@ -4,9 +4,11 @@ local horizon, now = number(get('h')), redis.call('TIME')[1] * 1000
 for i = 1, #ARGV, 2 do
   local old = get(ARGV[i])
   if old and version(old) == number(ARGV[i + 1]) and number(string.match(old, '"until":(%d+)')) <= now then
-    redis.call('HDEL', hash, ARGV[i], '~' .. string.sub(ARGV[i], 2))
+    local use = '~' .. string.sub(ARGV[i], 2)
+    redis.call('HDEL', KEYS[1], ARGV[i], use)
     horizon = math.max(horizon, version(old))
   end
 end
-redis.call('HSET', hash, 'h', whole(horizon))
+local h = whole(horizon)
+redis.call('HSET', KEYS[1], 'h', h)
 return {'ok'}

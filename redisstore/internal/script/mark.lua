@@ -1,0 +1,13 @@
+-- Writes a marker to each key, by which the store finds out what a server, or a proxy before several, does
+-- with a script: it must be able to write after it has read the clock, and to keep an expiry.
+--
+-- ARGV: the marker
+-- Returns the number of keys.
+local keys, KEYS = KEYS, {}
+redis.call('TIME')
+for i = 1, #keys do
+  KEYS[1] = keys[i]
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', 10000)
+  redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL')
+end
+return #keys

@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
@@ -14,17 +15,8 @@ import (
 
 // errPermitBesideOthers means that a call has a concurrent limit among others, or messages
 // have one.
-var errPermitBesideOthers = fmt.Errorf(
-	"%w: a concurrent limit cannot have Additional, or limit messages: use two interceptors", penstock.ErrBadLimit)
-
-// checkPermits panics if a concurrent limit is among others, for all calls.
-func checkPermits(given []Charge) {
-	for _, c := range given {
-		if charge.IsConcurrent(c.Limiter) && len(given) > 1 {
-			panic("grpclimit: " + errPermitBesideOthers.Error()) //nolint:forbidigo // no error to return, and no limit would be worse
-		}
-	}
-}
+var errPermitBesideOthers = &codedError{codes.Internal, fmt.Errorf(
+	"%w: a concurrent limit cannot have Additional, or limit messages: use two interceptors", penstock.ErrBadLimit)}
 
 // enter returns the context in which a call may go on. If the call holds a permit, release is
 // not nil and must be called.
@@ -32,48 +24,31 @@ func (p *protection) enter(ctx context.Context, call Call, setTrailer func(metad
 	if p.Skip != nil && p.Skip(ctx, call) {
 		return ctx, nil, nil
 	}
-	l := p.chargesFor(ctx, call)
-	switch {
-	case !l.permits:
+	l := p.plan.For(arrival{ctx, call})
+	if !l.Permits {
 		return ctx, nil, p.admitTo(ctx, call, l, setTrailer)
-	case len(l.charges) > 1:
-		return ctx, nil, p.misused(ctx, call)
 	}
 	return p.acquire(ctx, call, l, setTrailer)
 }
 
-// misused returns the error of a call whose limits cannot be combined.
-func (p *protection) misused(ctx context.Context, call Call) error {
-	p.report(ctx, call, errPermitBesideOthers)
-	return &codedError{codes.Internal, errPermitBesideOthers}
-}
-
-// acquire acquires a permit for a call.
+// acquire acquires the permit of a call.
 func (p *protection) acquire(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) (within context.Context, release func(), err error) {
-	c := &l.charges[0]
-	part := charge.Part{Key: p.keyOf(ctx, call, c), Cost: 1}
-	if c.Cost != nil {
-		part.Cost = c.Cost(ctx, call)
-	}
-	err = errUnknownClient
+	within, release, part, err := l.AcquirePermit(ctx, arrival{ctx, call})
 	switch {
-	case part.Cost == 0:
-		return ctx, nil, nil
-	case part.Key != "":
-		within, release, part.Decision, err = charge.Acquire(ctx, c.Limiter, part.Key, part.Cost)
-	}
-	switch {
+	case errors.Is(err, errPermitBesideOthers):
+		p.report(ctx, call, err)
+		return ctx, nil, err
 	case err != nil:
-		return ctx, nil, p.fail(ctx, call, l, nil, l.now(), err)
-	case release != nil && p.Shadow != nil:
-		return ctx, release, nil // which enforces nothing, also if the permit is lost
-	case release != nil:
+		return ctx, nil, p.fail(ctx, call, l, nil, l.Now(), err)
+	case release != nil && p.Shadow == nil:
 		return within, release, nil
+	case release != nil, part.Decision.Allowed: // Shadow enforces nothing, also if the permit is lost
+		return ctx, release, nil
 	case p.Shadow != nil:
-		p.Shadow(ctx, call, l.answers([]charge.Part{part}))
+		p.Shadow(ctx, call, answers(l, []charge.Part{part}))
 		return ctx, nil, nil
 	}
-	return ctx, nil, p.deny(ctx, call, l.answers([]charge.Part{part}), setTrailer)
+	return ctx, nil, p.deny(ctx, call, answers(l, []charge.Part{part}), setTrailer)
 }
 
 // A heldStream has the context of a permit.

@@ -3,7 +3,6 @@ package grpclimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -99,89 +98,43 @@ func (s *meteredStream) RecvMsg(m any) error {
 // A protection is the compiled options.
 type protection struct {
 	Options
-	given    []Charge
-	fixed    *chargeList // nil if a limiter depends on the call
-	chosen   charge.Cache[chargeList]
+	plan     *charge.Plan[arrival, struct{}]
 	errorLog *lograte.Sampler
-	resolver *address.Resolver
 }
+
+// An arrival is a call with its context, as limiters, keys and costs are chosen by.
+type arrival struct {
+	ctx  context.Context
+	call Call
+}
+
+// A chargeList is the charges of a call.
+type chargeList = charge.List[arrival, struct{}]
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	if o == nil {
 		o = &Options{}
 	}
+	resolver := address.NewResolver(o.Proxies, o.IPv6Prefix)
+	plan := &charge.Plan[arrival, struct{}]{
+		Package: "grpclimit", PermitsAlone: errPermitBesideOthers,
+		Address: func(a arrival) string { return addressOf(a.ctx, resolver, len(o.Proxies) > 0) },
+		Extra:   func(int, string) (none struct{}) { return none },
+	}
 	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost}
-	p := &protection{
-		Options: *o, given: append([]Charge{first}, o.Additional...), errorLog: lograte.PerSecond(),
-		resolver: address.NewResolver(o.Proxies, o.IPv6Prefix),
+	for _, c := range append([]Charge{first}, o.Additional...) {
+		plan.Charges = append(plan.Charges, charge.Charge[arrival]{
+			Limiter: c.Limiter, LimiterFor: ofArrival(c.LimiterFor), Key: ofArrival(c.Key), Cost: ofArrival(c.Cost),
+		})
 	}
-	checkPermits(p.given)
-	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
-	for i, c := range p.given {
-		if c.Limiter == nil && c.LimiterFor == nil {
-			panic("grpclimit: no limiter: want one, or LimiterFor") //nolint:forbidigo // no error to return, and no limit would be worse
-		}
-		limiters[i], fixed = c.Limiter, fixed && c.LimiterFor == nil
-	}
-	if fixed {
-		p.fixed = newChargeList(p.given, limiters)
-	}
-	return p
+	return &protection{Options: *o, plan: plan.Prepare(), errorLog: lograte.PerSecond()}
 }
 
-// chargesFor returns the charges of a call.
-func (p *protection) chargesFor(ctx context.Context, call Call) *chargeList {
-	if p.fixed != nil {
-		return p.fixed
+func ofArrival[T any](f func(context.Context, Call) T) func(arrival) T {
+	if f == nil {
+		return nil
 	}
-	var room [inlineParts]*penstock.Limiter
-	limiters := room[:0]
-	for i := range p.given {
-		limiters = append(limiters, p.given[i].limiterOf(ctx, call))
-	}
-	list := p.chosen.Get(limiters)
-	if list == nil {
-		list = newChargeList(p.given, limiters)
-		p.chosen.Put(limiters, list)
-	}
-	return list
-}
-
-// limiterOf returns the limiter that a call is charged to, or nil.
-func (c *Charge) limiterOf(ctx context.Context, call Call) *penstock.Limiter {
-	if c.LimiterFor != nil {
-		if lim := c.LimiterFor(ctx, call); lim != nil {
-			return lim
-		}
-	}
-	return c.Limiter
-}
-
-// A chargeList is the charges of a call, in the order in which they are taken.
-type chargeList struct {
-	charges []Charge
-	names   []string // of the limits
-	set     *charge.Set
-	permits bool // calls hold permits of one of the limiters
-}
-
-// newChargeList prepares charges to the limiters, without those whose limiter is
-// nil.
-func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
-	set, order := charge.NewSet(limiters)
-	l := &chargeList{set: set}
-	for _, i := range order {
-		c := given[i]
-		c.Limiter = limiters[i]
-		limit := c.Limiter.Limit()
-		name := limit.Name
-		if name == "" {
-			name = limit.String()
-		}
-		l.charges, l.names = append(l.charges, c), append(l.names, name)
-	}
-	l.permits = set.HasPermits()
-	return l
+	return func(a arrival) T { return f(a.ctx, a.call) }
 }
 
 // inlineParts is how many charges fit on the stack.
@@ -192,9 +145,10 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 	if p.Skip != nil && p.Skip(ctx, call) {
 		return nil
 	}
-	l := p.chargesFor(ctx, call)
-	if l.permits {
-		return p.misused(ctx, call)
+	l := p.plan.For(arrival{ctx, call})
+	if l.Permits {
+		p.report(ctx, call, errPermitBesideOthers)
+		return errPermitBesideOthers
 	}
 	return p.admitTo(ctx, call, l, setTrailer)
 }
@@ -202,9 +156,9 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 // admitTo is admit with the charges of the call.
 func (p *protection) admitTo(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) error {
 	var room [inlineParts]charge.Part
-	parts := append(room[:0], make([]charge.Part, len(l.charges))...)
-	began := l.now()
-	decided, allowed, err := p.take(ctx, call, l, parts)
+	parts := append(room[:0], make([]charge.Part, len(l.Items))...)
+	began := l.Now()
+	decided, allowed, err := l.Take(ctx, arrival{ctx, call}, parts)
 	if allowed && err != nil {
 		return p.fail(ctx, call, l, parts[:decided], began, err)
 	}
@@ -212,71 +166,33 @@ func (p *protection) admitTo(ctx context.Context, call Call, l *chargeList, setT
 	switch {
 	case p.Shadow != nil:
 		if !allowed {
-			p.Shadow(ctx, call, l.answers(parts[:decided]))
+			p.Shadow(ctx, call, answers(l, parts[:decided]))
 		}
 		return nil
 	case !allowed:
-		return p.deny(ctx, call, l.answers(parts[:decided]), setTrailer)
+		return p.deny(ctx, call, answers(l, parts[:decided]), setTrailer)
 	}
-	return l.hold(ctx, parts)
+	return awaitDelay(ctx, l, parts)
 }
 
-// hold waits for the call's delay.
-func (l *chargeList) hold(ctx context.Context, parts []charge.Part) error {
-	if err := l.set.Hold(ctx, parts); err != nil {
+// awaitDelay waits for the call's delay.
+func awaitDelay(ctx context.Context, l *chargeList, parts []charge.Part) error {
+	if err := l.AwaitDelay(ctx, parts); err != nil {
 		return asStatus(err)
 	}
 	return nil
 }
 
-// now returns the time if a later refund needs it.
-func (l *chargeList) now() (t time.Time) {
-	if len(l.charges) > 1 {
-		t = time.Now()
-	}
-	return t
-}
-
-// take determines key and cost for each limiter, and takes.
-func (p *protection) take(ctx context.Context, call Call, l *chargeList, parts []charge.Part) (decided int, allowed bool, err error) {
-	for i := range l.charges {
-		c := &l.charges[i]
-		if parts[i].Key = p.keyOf(ctx, call, c); parts[i].Key == "" {
-			return 0, true, errUnknownClient
-		}
-		parts[i].Cost = 1
-		if c.Cost != nil {
-			parts[i].Cost = c.Cost(ctx, call)
-		}
-	}
-	return l.set.Take(ctx, parts)
-}
-
-// errUnknownClient means that a call has neither a key nor a client address.
-// Charging all such calls to one key would let one client block the others.
-var errUnknownClient = fmt.Errorf("grpclimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
-
-// keyOf returns the key to charge, or "" if neither a key nor the client's address is known.
-func (p *protection) keyOf(ctx context.Context, call Call, c *Charge) string {
-	if c.Key == nil {
-		return p.addressOf(ctx)
-	}
-	if key := c.Key(ctx, call); charge.IsKey(key) {
-		return key
-	}
-	return charge.AddressKey(p.addressOf(ctx))
-}
-
-func (p *protection) addressOf(ctx context.Context) string {
+func addressOf(ctx context.Context, resolver *address.Resolver, proxied bool) string {
 	from, ok := peer.FromContext(ctx)
 	if !ok || from.Addr == nil {
 		return ""
 	}
 	var forwarded []string
-	if len(p.Proxies) > 0 {
+	if proxied {
 		forwarded = metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")
 	}
-	return p.resolver.Key(from.Addr.String(), forwarded)
+	return resolver.Key(from.Addr.String(), forwarded)
 }
 
 // fail handles a call that not all limiters could decide. If it passes, it stays
@@ -290,9 +206,9 @@ func (p *protection) fail(ctx context.Context, call Call, l *chargeList, granted
 	}
 	refusal := p.refusal(ctx, call, err)
 	if refusal == nil {
-		return l.hold(ctx, granted)
+		return awaitDelay(ctx, l, granted)
 	}
-	p.report(ctx, call, l.set.Refund(ctx, granted, since))
+	p.report(ctx, call, l.Refund(ctx, granted, since))
 	return refusal
 }
 
@@ -329,11 +245,11 @@ func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.An
 	return Denial(answers)
 }
 
-func (l *chargeList) answers(parts []charge.Part) []httplimit.Answer {
+func answers(l *chargeList, parts []charge.Part) []httplimit.Answer {
 	answers := make([]httplimit.Answer, len(parts))
 	for i := range parts {
 		answers[i] = httplimit.Answer{
-			Policy: l.names[i], Limit: l.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
+			Policy: l.Items[i].Name, Limit: l.Items[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
 		}
 	}
 	return answers

@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -130,94 +129,34 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 // A protection is middleware without its handler.
 type protection struct {
 	Options
-	given    []Charge
-	fixed    *chargeList // nil if a limiter depends on the request
-	chosen   charge.Cache[chargeList]
+	plan     *charge.Plan[*http.Request, extra]
 	errorLog *lograte.Sampler
-	address  func(*http.Request) string // of the client
+}
+
+// A chargeList is the charges of a request.
+type chargeList = charge.List[*http.Request, extra]
+
+// extra is what the middleware knows of a limit beside its charge.
+type extra struct {
+	after func(Response) int64
+	body  []byte // of the problem, when the limit alone denies
 }
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost, After: o.After}
-	p := &protection{
-		Options: *o, given: append([]Charge{first}, o.Additional...), errorLog: lograte.PerSecond(), address: ClientIP(o),
+	given := append([]Charge{first}, o.Additional...)
+	plan := &charge.Plan[*http.Request, extra]{
+		Package: "httplimit", Unnamed: "default", PermitsAlone: errPermitBesideOthers, Address: ClientIP(o),
+		Extra: func(i int, name string) extra {
+			return extra{given[i].After, QuotaExceeded([]Answer{{Policy: name}}).body()}
+		},
 	}
-	checkPermits(p.given)
-	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
-	for i, c := range p.given {
-		if c.Limiter == nil && c.LimiterFor == nil {
-			panic("httplimit: no limiter: want one, or LimiterFor") //nolint:forbidigo // no error to return, and no limit would be worse
-		}
-		limiters[i], fixed = c.Limiter, fixed && c.LimiterFor == nil
+	for _, c := range given {
+		plan.Charges = append(plan.Charges, charge.Charge[*http.Request]{
+			Limiter: c.Limiter, LimiterFor: c.LimiterFor, Key: c.Key, Cost: c.Cost, Settles: c.After != nil,
+		})
 	}
-	if fixed {
-		p.fixed = newChargeList(p.given, limiters)
-	}
-	return p
-}
-
-// chargesFor returns the charges of a request.
-func (p *protection) chargesFor(r *http.Request) *chargeList {
-	if p.fixed != nil {
-		return p.fixed
-	}
-	var room [inlineParts]*penstock.Limiter
-	limiters := room[:0]
-	for i := range p.given {
-		limiters = append(limiters, p.given[i].limiterOf(r))
-	}
-	list := p.chosen.Get(limiters)
-	if list == nil {
-		list = newChargeList(p.given, limiters)
-		p.chosen.Put(limiters, list)
-	}
-	return list
-}
-
-// limiterOf returns the limiter that a request is charged to, or nil.
-func (c *Charge) limiterOf(r *http.Request) *penstock.Limiter {
-	if c.LimiterFor != nil {
-		if lim := c.LimiterFor(r); lim != nil {
-			return lim
-		}
-	}
-	return c.Limiter
-}
-
-// A chargeList is the charges of a request, in the order in which they are taken.
-type chargeList struct {
-	charges []Charge
-	names   []string // of the limits, in header fields
-	bodies  [][]byte // problem for each limit, when it alone denies
-	set     *charge.Set
-	settles bool
-	permits bool // requests hold permits of one of the limiters
-}
-
-// newChargeList prepares charges to the limiters, without those whose limiter is
-// nil.
-func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
-	set, order := charge.NewSet(limiters)
-	l := &chargeList{set: set}
-	for _, i := range order {
-		c := given[i]
-		c.Limiter = limiters[i]
-		l.add(c, len(given) > 1)
-	}
-	l.permits = set.HasPermits()
-	return l
-}
-
-// add adds a charge and prepares its name and problem body.
-func (l *chargeList) add(c Charge, several bool) {
-	limit := c.Limiter.Limit()
-	name := (&Answer{Limit: limit}).policy()
-	if limit.Name == "" && several {
-		name = limit.String()
-	}
-	l.charges, l.names = append(l.charges, c), append(l.names, name)
-	l.bodies = append(l.bodies, QuotaExceeded([]Answer{{Policy: name}}).body())
-	l.settles = l.settles || c.After != nil
+	return &protection{Options: *o, plan: plan.Prepare(), errorLog: lograte.PerSecond()}
 }
 
 // protected is middleware with its handler.
@@ -235,15 +174,15 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	l := p.chargesFor(r)
-	if l.permits {
+	l := p.plan.For(r)
+	if l.Permits {
 		p.hold(w, r, l)
 		return
 	}
 	var room [inlineParts]charge.Part
-	parts := append(room[:0], make([]charge.Part, len(l.charges))...)
-	since := l.now()
-	decided, allowed, err := p.take(r, l, parts)
+	parts := append(room[:0], make([]charge.Part, len(l.Items))...)
+	since := l.Now()
+	decided, allowed, err := l.Take(r.Context(), r, parts)
 	if allowed && err != nil {
 		p.fail(w, r, l, parts[:decided], since, err)
 		return
@@ -251,7 +190,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.report(r, err) // a denial whose refund failed
 	switch {
 	case p.Shadow != nil && !allowed:
-		p.Shadow(r, l.answers(parts[:decided]))
+		p.Shadow(r, answers(l, parts[:decided]))
 		p.next.ServeHTTP(w, r)
 	case p.Shadow != nil:
 		p.serve(w, r, l, parts, since)
@@ -265,49 +204,11 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // pass serves an allowed request after its delay.
 func (p *protected) pass(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
-	if err := l.set.Hold(r.Context(), parts); err != nil {
+	if err := l.AwaitDelay(r.Context(), parts); err != nil {
 		ServiceUnavailable(w, r, err)
 		return
 	}
 	p.serve(w, r, l, parts, since)
-}
-
-// now returns the time if a later settlement or refund needs it.
-func (l *chargeList) now() (t time.Time) {
-	if l.settles || len(l.charges) > 1 {
-		t = time.Now()
-	}
-	return t
-}
-
-// take determines key and cost for each limiter, and takes.
-func (p *protection) take(r *http.Request, l *chargeList, parts []charge.Part) (decided int, allowed bool, err error) {
-	for i := range l.charges {
-		c := &l.charges[i]
-		if parts[i].Key = p.keyOf(c, r); parts[i].Key == "" {
-			return 0, true, errUnknownClient
-		}
-		parts[i].Cost = 1
-		if c.Cost != nil {
-			parts[i].Cost = c.Cost(r)
-		}
-	}
-	return l.set.Take(r.Context(), parts)
-}
-
-// errUnknownClient means that a request has neither a key nor a client address.
-// Charging all such requests to one key would let one client block the others.
-var errUnknownClient = fmt.Errorf("httplimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
-
-// keyOf returns the key to charge, or "" if neither a key nor the client's address is known.
-func (p *protection) keyOf(c *Charge, r *http.Request) string {
-	if c.Key == nil {
-		return p.address(r)
-	}
-	if key := c.Key(r); charge.IsKey(key) {
-		return key
-	}
-	return charge.AddressKey(p.address(r))
 }
 
 // fail handles a request that not all limiters could decide. If it passes, it
@@ -324,7 +225,7 @@ func (p *protected) fail(w http.ResponseWriter, r *http.Request, l *chargeList, 
 		p.pass(w, r, l, granted, since)
 		return
 	}
-	p.report(r, l.set.Refund(r.Context(), granted, since))
+	p.report(r, l.Refund(r.Context(), granted, since))
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: badCost(err)})
@@ -371,14 +272,14 @@ func (p *protection) setHeaders(h http.Header, l *chargeList, parts []charge.Par
 		return
 	}
 	var room [inlineParts]Answer
-	p.Headers.SetHeaders(h, l.appendAnswers(room[:0], parts))
+	p.Headers.SetHeaders(h, appendAnswers(room[:0], l, parts))
 }
 
 // deny answers a denied request.
 func (p *protection) deny(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part) {
 	p.setHeaders(w.Header(), l, parts)
 	if p.Instead != nil {
-		p.Instead(w, r, l.answers(parts))
+		p.Instead(w, r, answers(l, parts))
 		return
 	}
 	at := -1
@@ -387,21 +288,21 @@ func (p *protection) deny(w http.ResponseWriter, r *http.Request, l *chargeList,
 			continue
 		}
 		if at >= 0 || parts[i].Decision.RetryAfter == penstock.Never {
-			WriteProblem(w, QuotaExceeded(l.answers(parts)))
+			WriteProblem(w, QuotaExceeded(answers(l, parts)))
 			return
 		}
 		at = i
 	}
-	writeBody(w, http.StatusTooManyRequests, l.bodies[at])
+	writeBody(w, http.StatusTooManyRequests, l.Items[at].Extra.body)
 }
 
 // answers returns the decisions in a slice that callbacks may keep.
-func (l *chargeList) answers(parts []charge.Part) []Answer { return l.appendAnswers(nil, parts) }
+func answers(l *chargeList, parts []charge.Part) []Answer { return appendAnswers(nil, l, parts) }
 
-func (l *chargeList) appendAnswers(answers []Answer, parts []charge.Part) []Answer {
+func appendAnswers(answers []Answer, l *chargeList, parts []charge.Part) []Answer {
 	for i := range parts {
 		answers = append(answers, Answer{
-			Policy: l.names[i], Limit: l.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
+			Policy: l.Items[i].Name, Limit: l.Items[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
 		})
 	}
 	return answers

@@ -105,7 +105,7 @@ type settlementKey struct{}
 
 // serve serves an allowed request and settles its cost.
 func (p *protected) serve(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
-	if !l.settles || len(parts) == 0 {
+	if !l.Settles || len(parts) == 0 {
 		p.next.ServeHTTP(w, r)
 		return
 	}
@@ -129,8 +129,8 @@ func (p *protected) serve(w http.ResponseWriter, r *http.Request, l *chargeList,
 // settle charges the true cost.
 func (p *protection) settle(s *settlement, resp Response) {
 	for i := range s.parts {
-		c := &s.charges.charges[i]
-		if c.After == nil {
+		c := &s.charges.Items[i]
+		if c.Extra.after == nil {
 			continue
 		}
 		resp.Taken = s.parts[i].Decision.Granted
@@ -138,7 +138,7 @@ func (p *protection) settle(s *settlement, resp Response) {
 		if s.reported.Load() {
 			resp.Cost = s.cost.Load()
 		}
-		cost := c.After(resp)
+		cost := c.Extra.after(resp)
 		p.report(resp.Request, charge.Settle(resp.Request.Context(), c.Limiter, &s.parts[i], time.Since(s.since), cost))
 	}
 }

@@ -1,7 +1,7 @@
 package httplimit
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -14,41 +14,17 @@ import (
 var errPermitBesideOthers = fmt.Errorf(
 	"httplimit: %w: a concurrent limit cannot have After or Additional: protect the handler twice", penstock.ErrBadLimit)
 
-// checkPermits panics if a concurrent limit is among others, for all requests.
-func checkPermits(given []Charge) {
-	for _, c := range given {
-		if charge.IsConcurrent(c.Limiter) && (len(given) > 1 || c.After != nil) {
-			panic(errPermitBesideOthers.Error()) //nolint:forbidigo // no error to return, and no limit would be worse
-		}
-	}
-}
-
 // hold acquires a permit, serves the request and releases the permit, also if the handler
 // panics.
 func (p *protected) hold(w http.ResponseWriter, r *http.Request, l *chargeList) {
-	if len(l.charges) > 1 || l.settles {
-		p.report(r, errPermitBesideOthers)
+	within, release, part, err := l.AcquirePermit(r.Context(), r)
+	parts := [1]charge.Part{part}
+	switch {
+	case errors.Is(err, errPermitBesideOthers):
+		p.report(r, err)
 		WriteProblem(w, Problem{Status: http.StatusInternalServerError, Detail: "the limits of this request cannot be combined"})
-		return
-	}
-	c := &l.charges[0]
-	parts := [1]charge.Part{{Key: p.keyOf(c, r), Cost: 1}}
-	if c.Cost != nil {
-		parts[0].Cost = c.Cost(r)
-	}
-	var within context.Context
-	var release func()
-	err := errUnknownClient
-	switch {
-	case parts[0].Cost == 0:
-		p.next.ServeHTTP(w, r)
-		return
-	case parts[0].Key != "":
-		within, release, parts[0].Decision, err = charge.Acquire(r.Context(), c.Limiter, parts[0].Key, parts[0].Cost)
-	}
-	switch {
 	case err != nil:
-		p.fail(w, r, l, nil, l.now(), err)
+		p.fail(w, r, l, nil, l.Now(), err)
 	case release != nil:
 		defer release()
 		if p.Shadow == nil { // which enforces nothing, also if the permit is lost
@@ -56,8 +32,10 @@ func (p *protected) hold(w http.ResponseWriter, r *http.Request, l *chargeList) 
 			r = r.WithContext(within)
 		}
 		p.next.ServeHTTP(w, r)
+	case part.Decision.Allowed:
+		p.next.ServeHTTP(w, r)
 	case p.Shadow != nil:
-		p.Shadow(r, l.answers(parts[:]))
+		p.Shadow(r, answers(l, parts[:]))
 		p.next.ServeHTTP(w, r)
 	default:
 		p.deny(w, r, l, parts[:])

@@ -146,9 +146,9 @@ func takeOne(ctx context.Context, l *penstock.Limiter, p *Part) (penstock.Decisi
 	return l.AllowN(ctx, p.Key, p.Cost)
 }
 
-// Hold waits for the longest Delay of the parts. If ctx ends first, it refunds
+// AwaitDelay waits for the longest Delay of the parts. If ctx ends first, it refunds
 // everything and returns the error of ctx.
-func (s *Set) Hold(ctx context.Context, parts []Part) error {
+func (s *Set) AwaitDelay(ctx context.Context, parts []Part) error {
 	var delay time.Duration
 	for i := range parts {
 		if parts[i].Decision.Granted > 0 {

@@ -191,14 +191,14 @@ func TestSetHoldWaitsForDelay(t *testing.T) {
 		}
 		start := time.Now()
 		for _, want := range []time.Duration{0, time.Second} {
-			if err := s.Hold(t.Context(), take()); err != nil || time.Since(start) != want {
+			if err := s.AwaitDelay(t.Context(), take()); err != nil || time.Since(start) != want {
 				t.Errorf("held for %v, %v, want %v", time.Since(start), err, want)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		before := remaining(t, queue)
-		if err := s.Hold(ctx, take()); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.AwaitDelay(ctx, take()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("held beyond its context: %v", err)
 		}
 		if got := remaining(t, queue); got != before {
@@ -228,7 +228,7 @@ func TestSetHoldCancelRefundsWhatIsLeft(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 16*time.Second)
 		defer cancel()
-		if err := s.Hold(ctx, ps); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.AwaitDelay(ctx, ps); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if x, y := remaining(t, queue), remaining(t, window); x != 4 || y != 3 {
@@ -242,7 +242,7 @@ func TestSetTakeOneLimiterAllocatesNothing(t *testing.T) {
 	ctx := context.Background()
 	n := testing.AllocsPerRun(100, func() {
 		ps := [...]charge.Part{{Key: "k", Cost: 1}}
-		if _, ok, err := s.Take(ctx, ps[:]); !ok || err != nil || s.Hold(ctx, ps[:]) != nil {
+		if _, ok, err := s.Take(ctx, ps[:]); !ok || err != nil || s.AwaitDelay(ctx, ps[:]) != nil {
 			t.Error(ok, err)
 		}
 	})

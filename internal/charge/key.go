@@ -19,15 +19,15 @@ func AddressKey(address string) string {
 	return addressMark + address
 }
 
-// IsConcurrent reports whether a limiter grants permits. It may be nil.
-func IsConcurrent(lim *penstock.Limiter) bool {
+// isConcurrent reports whether a limiter grants permits. It may be nil.
+func isConcurrent(lim *penstock.Limiter) bool {
 	return lim != nil && lim.Limit().HasPermits()
 }
 
 // HasPermits reports whether requests hold permits of one of the limiters.
 func (s *Set) HasPermits() bool {
 	for _, lim := range s.limiters {
-		if IsConcurrent(lim) {
+		if isConcurrent(lim) {
 			return true
 		}
 	}

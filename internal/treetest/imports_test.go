@@ -44,7 +44,6 @@ var competitors = []string{
 // daemonOnly are the modules that a user of the library should not download.
 var daemonOnly = []string{
 	"github.com/envoyproxy/go-control-plane",
-	"github.com/fsnotify/fsnotify",
 	"github.com/gaissmai/bart",
 	"github.com/goccy/go-yaml",
 	"github.com/prometheus",

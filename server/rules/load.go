@@ -45,7 +45,7 @@ type reading struct {
 type version struct {
 	names   [sha256.Size]byte
 	content [sha256.Size]byte // names and text, or the error
-	stamps  [sha256.Size]byte // identity and times of the files, and of links to them
+	scan    [sha256.Size]byte // identity of the files
 }
 
 // read returns the files at a path as they were at one moment. Symbolic links can
@@ -72,7 +72,7 @@ func readOnce(path string) *reading {
 	if r.err != nil {
 		r.files, r.sealed = nil, false
 	}
-	r.identify(s.stamps.String())
+	r.identify(s.identity())
 	r.ended = time.Now()
 	return r
 }
@@ -122,7 +122,7 @@ func readFile(name string) ([]byte, error) {
 }
 
 // identify computes the version.
-func (r *reading) identify(stamps string) {
+func (r *reading) identify(files [sha256.Size]byte) {
 	names, content := sha256.New(), sha256.New()
 	for _, f := range r.files {
 		writeField(names, []byte(f.Name))
@@ -134,7 +134,7 @@ func (r *reading) identify(stamps string) {
 	}
 	names.Sum(r.names[:0])
 	content.Sum(r.content[:0])
-	r.stamps = sha256.Sum256([]byte(stamps))
+	r.scan = files
 }
 
 // writeField writes a field with its length, so that different fields never look alike.

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,17 +16,13 @@ const (
 	maxDirDepth = 32
 )
 
-// A scan lists the rule files at a path, and the directories in which a change can
-// affect them. These are more than the directories of the files: a symbolic link in
-// the path can be changed, as Kubernetes does, and a parent directory can be removed
-// and created again.
+// A scan lists the rule files at a path.
 type scan struct {
 	files  []scannedFile
-	dirs   map[string]nameSet // names to watch, by directory with all links resolved
-	seen   map[string]bool    // visited files and directories, with all links resolved
-	stamps strings.Builder    // of all files and links that were visited
-	edited time.Time          // when a name in a visited directory changed last
-	err    error              // the first error, which ends the scan
+	seen   map[string]bool // visited files and directories, with all links resolved
+	stamps strings.Builder // of all files that were visited, and of links in their paths, which Kubernetes changes
+	edited time.Time       // when a name in a visited directory changed last
+	err    error           // the first error, which ends the scan
 }
 
 // A scannedFile is a rule file. Files are sorted by name within each directory.
@@ -34,15 +31,12 @@ type scannedFile struct {
 	changed time.Time
 }
 
-// A nameSet holds the names in a directory whose changes matter; nil means all.
-type nameSet map[string]bool
-
 var errNoFiles = errors.New("no rule files in this directory")
 
-// scanPath scans a path. An error is in the err field, because even a failed scan
-// lists directories to watch.
+// scanPath scans a path. An error is in the err field, because it is part of what a later scan
+// is compared with.
 func scanPath(path string) *scan {
-	s := &scan{dirs: map[string]nameSet{}, seen: map[string]bool{}}
+	s := &scan{seen: map[string]bool{}}
 	abs, err := filepath.Abs(path)
 	if path == "" {
 		err = errors.New("path to rules is empty")
@@ -83,7 +77,6 @@ func (s *scan) visit(name, path string, depth int) {
 
 // visitDir adds the contents of a directory, whose path has no links.
 func (s *scan) visitDir(name, path string, depth int) {
-	s.dirs[path] = nil
 	if depth == maxDirDepth {
 		s.err = fmt.Errorf("%s: directories are nested more than %d levels deep", name, maxDirDepth)
 		return
@@ -106,8 +99,7 @@ func ignored(name string) bool {
 	return name[0] == '.' || strings.HasSuffix(name, "~") || name[0] == '#'
 }
 
-// resolve returns a path with all links resolved, and its file info. It marks every name on
-// the way as one to watch, and counts the links.
+// resolve returns a path with all links resolved, and its file info. It counts the links.
 func (s *scan) resolve(path string, links *int) (string, fs.FileInfo, error) {
 	path = strings.TrimRight(path, separator)
 	if path == filepath.VolumeName(path) {
@@ -120,9 +112,6 @@ func (s *scan) resolve(path string, links *int) (string, fs.FileInfo, error) {
 		return at, info, err
 	}
 	next := filepath.Join(at, name)
-	if name != ".." {
-		s.watchName(at, name)
-	}
 	if info, err = os.Lstat(next); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		return next, info, err
 	}
@@ -142,23 +131,18 @@ func (s *scan) resolve(path string, links *int) (string, fs.FileInfo, error) {
 
 const separator = string(filepath.Separator)
 
-// watchName marks a name in a directory as one to watch.
-func (s *scan) watchName(dir, name string) {
-	names, ok := s.dirs[dir]
-	if !ok {
-		names = nameSet{}
-		s.dirs[dir] = names
-	}
-	if names != nil {
-		names[name] = true
-	}
-}
+// look returns what identifies the files at a path without reading them.
+func look(path string) [sha256.Size]byte { return scanPath(path).identity() }
 
-// affects reports whether a change at a path can affect the rules.
-func (s *scan) affects(path string) bool {
-	names, ok := s.dirs[filepath.Dir(path)]
-	_, isDir := s.dirs[path]
-	return isDir || ok && (names == nil || names[filepath.Base(path)])
+// identity changes with the names, identities and times of the files, and of links to them.
+func (s *scan) identity() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, f := range s.files {
+		writeField(h, []byte(f.name))
+	}
+	writeField(h, fmt.Append(nil, s.err, s.stamps.String()))
+	h.Sum(sum[:0])
+	return sum
 }
 
 func later(a, b time.Time) time.Time {

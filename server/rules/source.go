@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"sync"
 	"time"
@@ -21,12 +22,12 @@ type Options struct {
 	// 1.25 s, which covers pauses of a second.
 	StableTime time.Duration
 
-	// Debounce is how long to wait after a change notification before files are
-	// read, so that a change in several steps is read once. Default: 100 ms.
-	Debounce time.Duration
+	// Look is how often the times of the files are compared, to find changes.
+	// Default: 200 ms.
+	Look time.Duration
 
-	// Poll is how often files are read without a change notification, because
-	// some file systems do not send any. Default: 10 s.
+	// Poll is how often files are read although they look unchanged, because some
+	// file systems do not record every change. Default: 10 s.
 	Poll time.Duration
 }
 
@@ -38,8 +39,8 @@ type Source struct {
 	reload chan struct{}
 
 	// Tests replace the file system.
-	read  func(path string) *reading
-	watch func(path string) *watcher
+	read func(path string) *reading
+	look func(path string) [sha256.Size]byte
 
 	mu        sync.Mutex
 	stability stability
@@ -47,12 +48,12 @@ type Source struct {
 
 // NewSource returns the source at a path. It reads nothing yet.
 func NewSource(path string, o *Options) *Source {
-	s := &Source{path: path, reload: make(chan struct{}, 1), read: read, watch: newWatcher}
+	s := &Source{path: path, reload: make(chan struct{}, 1), read: read, look: look}
 	if o != nil {
 		s.o = *o
 	}
 	setDefault(&s.o.StableTime, 1250*time.Millisecond)
-	setDefault(&s.o.Debounce, 100*time.Millisecond)
+	setDefault(&s.o.Look, 200*time.Millisecond)
 	setDefault(&s.o.Poll, 10*time.Second)
 	s.stability.time = s.o.StableTime
 	return s

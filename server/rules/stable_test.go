@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,26 +11,26 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 // A virtualFile is a rule file on the clock of a synctest bubble.
 type virtualFile struct {
-	mu      sync.Mutex
-	text    string
-	changed time.Time
-	writes  int
-	events  chan fsnotify.Event // of the last watcher, nil if changes send no notification
+	mu       sync.Mutex
+	text     string
+	changed  time.Time
+	writes   int
+	hidden   bool // whether only reading the file shows a change
+	lastRead [sha256.Size]byte
 }
 
 const virtualPath = "/rules.yaml"
 
 // source returns a source that reads the file.
-func (f *virtualFile) source(notify bool) *Source {
+func (f *virtualFile) source(noticed bool) *Source {
+	f.hidden = !noticed
 	s := NewSource(virtualPath, nil)
 	s.read = func(string) *reading { return f.read() }
-	s.watch = func(string) *watcher { return f.watch(notify) }
+	s.look = func(string) [sha256.Size]byte { return f.look() }
 	return s
 }
 
@@ -38,19 +39,22 @@ func (f *virtualFile) read() *reading {
 	defer f.mu.Unlock()
 	r := &reading{sealed: true, begun: time.Now(), ended: time.Now()}
 	r.add(File{Name: virtualPath, Text: []byte(f.text)}, f.changed)
-	r.identify(fmt.Sprint(f.writes))
+	f.lastRead = f.identity()
+	r.identify(f.lastRead)
 	return r
 }
 
-func (f *virtualFile) watch(notify bool) *watcher {
+func (f *virtualFile) look() [sha256.Size]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := &watcher{scan: &scan{dirs: map[string]nameSet{"/": nil}}}
-	if notify {
-		f.events = make(chan fsnotify.Event, 1)
-		w.events = f.events
+	if f.hidden {
+		return f.lastRead
 	}
-	return w
+	return f.identity()
+}
+
+func (f *virtualFile) identity() [sha256.Size]byte {
+	return sha256.Sum256([]byte(fmt.Sprint(f.writes)))
 }
 
 func (f *virtualFile) write(text string) {
@@ -58,10 +62,6 @@ func (f *virtualFile) write(text string) {
 	defer f.mu.Unlock()
 	f.text, f.changed = text, time.Now()
 	f.writes++
-	select {
-	case f.events <- fsnotify.Event{Name: virtualPath, Op: fsnotify.Write}:
-	default: // one is pending, or nothing watches
-	}
 }
 
 // writeInPieces writes lines in place with pauses between them.
@@ -112,11 +112,11 @@ var pauses = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 120 * 
 // that half of a file can be read twice. Reloads are requested at any moment.
 func TestWatchNeverLoadsPartOfFile(t *testing.T) {
 	for _, pause := range pauses {
-		for _, notify := range []bool{true, false} {
-			t.Run(fmt.Sprintf("pause=%v/notify=%v", pause, notify), func(t *testing.T) {
+		for _, noticed := range []bool{true, false} {
+			t.Run(fmt.Sprintf("pause=%v/noticed=%v", pause, noticed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := &virtualFile{text: virtualText(1)}
-					s := f.source(notify)
+					s := f.source(noticed)
 					if _, err := s.Load(t.Context()); err != nil {
 						t.Fatal(err)
 					}
@@ -282,7 +282,7 @@ func TestSealedFileIsLoadedOnceComplete(t *testing.T) {
 		for n := range 20 {
 			last = n + 2
 			f.writeInPieces(string(Seal([]byte(virtualText(last)))), 5*time.Second)
-			time.Sleep(s.o.Debounce + time.Millisecond)
+			time.Sleep(s.o.Look + time.Millisecond)
 		}
 		cancel()
 		sets, errs := finish()

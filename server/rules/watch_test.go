@@ -80,7 +80,7 @@ type load struct {
 // watch loads the rules at a path and watches them.
 func watch(t *testing.T, path string, poll time.Duration) *watchFixture {
 	t.Helper()
-	return watchWith(t, path, &rules.Options{StableTime: 5 * time.Millisecond, Debounce: 5 * time.Millisecond, Poll: poll})
+	return watchWith(t, path, &rules.Options{StableTime: 5 * time.Millisecond, Look: 5 * time.Millisecond, Poll: poll})
 }
 
 func watchWith(t *testing.T, path string, o *rules.Options) *watchFixture {
@@ -377,7 +377,7 @@ func TestWatchNeverLoadsHalfOfRealFile(t *testing.T) {
 	whole := func(n int) string { return half(n) + "- {key: last, limit: 1/s}\n" }
 	f := newTestDir(t)
 	f.write("api.yaml", whole(0))
-	o := &rules.Options{StableTime: stable, Debounce: time.Millisecond, Poll: 20 * time.Millisecond}
+	o := &rules.Options{StableTime: stable, Look: time.Millisecond, Poll: 20 * time.Millisecond}
 	w := watchWith(t, f.path, o)
 	longPause := map[int]bool{}
 	for n := 1; n <= versions; n++ {

@@ -9,7 +9,6 @@ require (
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/gaissmai/bart v0.30.0 // indirect
 	github.com/redis/rueidis v1.0.79 // indirect
 	github.com/stretchr/testify v1.8.4 // indirect

@@ -61,7 +61,7 @@ func scrapeDaemons(t *testing.T) scrape {
 	a.sign("server", "server")
 	xds := startXDS(t)
 	xds.Set("1", denyingRules("shop"))
-	all := scrape{}
+	all := parseScrape("up 1\n") // Prometheus adds it
 	for _, settings := range []map[string]string{
 		{"data": t.TempDir(), "rules": writeRules(t, shopRules)},
 		{"rules-xds": "grpc://" + xds.Addr(), "store": "redis://" + redis.Addr, "redis-prefix": "deploy", "redis-timeout": "10s"},

@@ -22,6 +22,7 @@ type metrics struct {
 	storeDuration    *prometheus.HistogramVec
 	storeErrors      *prometheus.CounterVec
 	configLoads      *prometheus.CounterVec
+	lastLoadOK       prometheus.Gauge
 	rules            prometheus.Gauge
 	invalidRequests  *prometheus.CounterVec
 	actions          *prometheus.CounterVec
@@ -56,6 +57,7 @@ func newMetrics() *metrics {
 		}, []string{"store", "op"}),
 		storeErrors:       newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
 		configLoads:       newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
+		lastLoadOK:        newGauge("penstock_config_last_load_successful", "0 while the last load of the rules is one that failed, else 1."),
 		rules:             newGauge("penstock_rules", "Rules in force."),
 		invalidRequests:   newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
 		actions:           newCounterVec("penstock_admin_actions_total", "Actions that undo a limit, on any API, by action and result: done, refused or failed.", "action", "result"),
@@ -67,6 +69,7 @@ func newMetrics() *metrics {
 		snapshots:         newCounterVec("penstock_snapshots_total", "Snapshots by result, success or failure.", "result"),
 		snapshotTime:      newGauge("penstock_snapshot_timestamp_seconds", "Unix time of the last successful snapshot."),
 	}
+	m.lastLoadOK.Set(1)
 	for _, result := range []string{"success", "failure"} {
 		m.configLoads.WithLabelValues(result) // so that it begins at 0, and the first failure is an increase
 	}
@@ -75,7 +78,7 @@ func newMetrics() *metrics {
 			m.actions.WithLabelValues(action, string(result)) // so that it begins at 0
 		}
 	}
-	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.rules, m.invalidRequests,
+	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.lastLoadOK, m.rules, m.invalidRequests,
 		m.actions, m.auditErrors,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -119,6 +122,7 @@ func (m *metrics) countAction(action string, result audit.Result) {
 
 func (m *metrics) countConfigLoad(err error) {
 	m.configLoads.WithLabelValues(resultOf(err)).Inc()
+	m.lastLoadOK.Set(map[bool]float64{true: 1}[err == nil])
 }
 
 func (m *metrics) countSnapshot(err error) {

@@ -54,6 +54,7 @@ func TestMetricsCountDecisionsByRule(t *testing.T) {
 			`penstock_decision_duration_seconds_count{listener="grpc"} 7`,
 			`penstock_decision_duration_seconds_count{listener="http"} 2`,
 			`penstock_config_loads_total{result="success"} 1`,
+			`penstock_config_last_load_successful 1`,
 			`penstock_rules 1`,
 		} {
 			if !slices.Contains(strings.Split(text, "\n"), want) {

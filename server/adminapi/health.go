@@ -9,6 +9,10 @@ type readiness struct {
 	Ready    bool     `json:"ready"`
 	Degraded bool     `json:"degraded,omitempty"`
 	Reasons  []string `json:"reasons,omitempty"`
+
+	// OldRules says that the last load of the rules failed, so that those of an earlier one are
+	// in force. Why is not for everyone: /rules has it.
+	OldRules bool `json:"old_rules,omitempty"`
 }
 
 func (s *Server) handleReadyz(w http.ResponseWriter, _ *http.Request) {
@@ -16,11 +20,14 @@ func (s *Server) handleReadyz(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusServiceUnavailable, readiness{Reasons: reasons(err)})
 		return
 	}
+	state := readiness{Ready: true}
 	if err := s.options.Degraded(); err != nil {
-		writeJSON(w, http.StatusOK, readiness{Ready: true, Degraded: true, Reasons: reasons(err)})
-		return
+		state.Degraded, state.Reasons = true, reasons(err)
 	}
-	writeJSON(w, http.StatusOK, readiness{Ready: true})
+	if last := s.options.Reload(); last != nil && len(last.Errors) > 0 {
+		state.OldRules, state.Reasons = true, append(state.Reasons, last.staleness())
+	}
+	writeJSON(w, http.StatusOK, state)
 }
 
 // reasons returns the texts of joined errors.

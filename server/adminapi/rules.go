@@ -3,6 +3,7 @@ package adminapi
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,6 +24,16 @@ type Reload struct {
 
 	// OnStoreFailure is the failure mode of rules without one.
 	OnStoreFailure string `json:"on_store_failure"`
+}
+
+// staleness says of a failed load what a caller without a token may know: where the error is.
+func (r *Reload) staleness() string {
+	where := ""
+	if first := r.Errors[0]; first.File != "" {
+		where = fmt.Sprintf(" (%s:%d)", filepath.Base(first.File), first.Line)
+	}
+	return fmt.Sprintf("rules of %s in force: the load at %s failed%s, and so would a restart",
+		r.Loaded.Format(time.RFC3339), r.Time.Format(time.RFC3339), where)
 }
 
 // A ReloadError is one error of a rule file, or of reading it.

@@ -135,8 +135,11 @@ func TestIndexListsEndpoints(t *testing.T) {
 }
 
 func TestHealthzAndReadyz(t *testing.T) {
-	var reason error
-	s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Ready: func() error { return reason }})
+	var reason, degraded error
+	var reload adminapi.Reload
+	s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{
+		Ready: func() error { return reason }, Degraded: func() error { return degraded }, Reload: func() *adminapi.Reload { return &reload },
+	})
 	check := func(target string, status int, want string) {
 		t.Helper()
 		if w := send(s, "GET", target); w.Code != status || strings.Join(strings.Fields(w.Body.String()), "") != want {
@@ -145,6 +148,13 @@ func TestHealthzAndReadyz(t *testing.T) {
 	}
 	check("/healthz", 200, "ok")
 	check("/readyz", 200, `{"ready":true}`)
+	reload = adminapi.Reload{
+		Time: time.Unix(60, 0).UTC(), Loaded: time.Unix(0, 0).UTC(), Errors: []adminapi.ReloadError{{File: "/etc/shop.yaml", Line: 7, Reason: "secret"}},
+	}
+	const old = `"rulesof1970-01-01T00:00:00Zinforce:theloadat1970-01-01T00:01:00Zfailed(shop.yaml:7),andsowouldarestart"`
+	check("/readyz", 200, `{"ready":true,"reasons":[`+old+`],"old_rules":true}`)
+	degraded = errors.New("slow")
+	check("/readyz", 200, `{"ready":true,"degraded":true,"reasons":["slow",`+old+`],"old_rules":true}`)
 	reason = errors.New("shuttingdown")
 	check("/readyz", 503, `{"ready":false,"reasons":["shuttingdown"]}`)
 	reason = errors.Join(errors.New("a"), errors.Join(errors.New("b"), errors.New("c")))

@@ -104,9 +104,11 @@ func TestRulesShowTheTreeAndTheLastLoad(t *testing.T) {
 	if got := tb.text(t, ".reload"); !strings.Contains(got, "failed") || !strings.Contains(got, "are in force") {
 		t.Errorf("the last load is shown as %q", got)
 	}
-	tb.show(t, d, "live")
-	tb.waitUntil(t, "Live says so", "document.querySelector('.banner.warn')?.textContent.includes('fortnight')")
-	tb.show(t, d, "rules")
+	for _, view := range []string{"live", "keys", "simulator", "rules"} {
+		tb.show(t, d, view)
+		tb.waitUntil(t, view+" says so", "/shop.yaml:\\d+: .*fortnight/.test(document.querySelector('.banner.warn')?.textContent)")
+		tb.waitUntil(t, "so does the header", "document.getElementById('status').textContent === 'up, old rules'")
+	}
 	if err := os.WriteFile(path, []byte(shopRules), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,9 @@
 // the daemon, and what is said when the daemon does not answer.
 
 import { address } from './address.js';
-import { APIError, hasToken, readiness, removeToken, setToken } from './api.js';
+import { APIError, get, hasToken, readiness, removeToken, setToken } from './api.js';
 import { el, field, reconcile, setText } from './dom.js';
+import { time } from './format.js';
 import * as live from './live.js';
 import * as keys from './keys.js';
 import * as rules from './rules.js';
@@ -51,19 +52,30 @@ const context = {
 		}
 	},
 	pollNow: () => schedule(0),
-	// pollHealth shows whether the daemon is ready, and why not, and other banners.
-	async pollHealth(others = []) {
+	// pollHealth shows whether the daemon is ready, and why not, and whether its rules are those of its files.
+	async pollHealth() {
 		const health = await readiness();
+		const failed = health.old_rules ? (await get('v1/live', { rules: 0 })).failed_reload : null;
 		const state = !health.ready ? 'down' : health.degraded ? 'degraded' : 'up';
-		context.setStatus(state, { down: 'not ready', degraded: 'degraded', up: 'up' }[state]);
+		context.setStatus(state === 'up' && failed ? 'degraded' : state, { down: 'not ready', degraded: 'degraded', up: failed ? 'up, old rules' : 'up' }[state]);
 		const own = state === 'up' ? [] : [{
 			level: state === 'down' ? 'denied' : 'warn',
 			title: state === 'down' ? 'Not ready.' : 'Degraded: decisions are made without the store.',
 			text: (health.reasons ?? []).join(' · '),
 		}];
-		banners = [...own, ...others];
+		banners = [...own, ...(failed ? [reloadBanner(failed)] : [])];
 	},
 };
+
+// reloadBanner tells that the last load of the rules failed, and why.
+function reloadBanner(failed) {
+	const [first] = failed.errors;
+	const where = first.file ? `${first.file}${first.line ? `:${first.line}` : ''}: ` : '';
+	return {
+		level: 'warn', title: `The last load of the rules failed; those of ${time(failed.loaded)} are in force, and a restart would fail.`,
+		text: where + first.reason,
+	};
+}
 
 function route() {
 	const { name, parameters } = parseAddress();

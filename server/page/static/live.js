@@ -193,21 +193,13 @@ export function open(root, context) {
 			const asked = { ...state };
 			const live = await get('v1/live', { window: asked.window, scope: asked.scope, sort: asked.sort, rules: mostRows, ...(asked.filter ? { filter: asked.filter } : {}) });
 			if (JSON.stringify(asked) === JSON.stringify(state)) showLive(live);
-			await context.pollHealth(reloadBanners(live.failed_reload));
+			await context.pollHealth();
 		},
 		close() {
 			clearTimeout(typing);
 			chart.close();
 		},
 	};
-}
-
-// reloadBanners tells that the last load of the rules failed, and why.
-function reloadBanners(failed) {
-	if (!failed) return [];
-	const [first] = failed.errors;
-	const where = first.file ? `${first.file}${first.line ? `:${first.line}` : ''}: ` : '';
-	return [{ level: 'warn', title: `The last load of the rules failed; those of ${time(failed.loaded)} are in force.`, text: where + first.reason }];
 }
 
 function newFigure(name) {

@@ -48,6 +48,11 @@ type MemoryOptions struct {
 	// processes can repeat, which takes about 20 ns longer. Default: state
 	// ends with the process.
 	Durable bool
+
+	// HashKey is the key of the hash function of a Durable store, which it then is. Processes that
+	// exchange states by [Memory.State] need the same; keep it secret if callers choose keys or IDs.
+	// Default: a random one.
+	HashKey [16]byte
 }
 
 // Memory is a store in the memory of this process. It is safe for concurrent use,
@@ -117,14 +122,23 @@ func NewMemory(o *MemoryOptions) *Memory {
 // newMemory returns a store for maxKeys keys, in 2^shardBits shards.
 func newMemory(o *MemoryOptions, maxKeys int64, shardBits int) *Memory {
 	m := &Memory{base: time.Now(), tick: max(int64(o.Tick), 1)}
-	if o.Durable {
-		var b [siphash.KeySize]byte
-		_, _ = rand.Read(b[:]) // never fails
-		m.key = siphash.NewKey(b)
-	}
+	m.setHash(o)
 	m.setClock(o)
 	m.setShards(maxKeys, orDefault(o.MaxBytes, defaultMaxBytes), shardBits, min(orDefault(o.UntrustedShare, defaultUntrustedShare), 1))
 	return m
+}
+
+// setHash sets the hash function, unless it is that of the process.
+func (m *Memory) setHash(o *MemoryOptions) {
+	key := o.HashKey
+	switch {
+	case key != [siphash.KeySize]byte{}:
+	case o.Durable:
+		_, _ = rand.Read(key[:]) // never fails
+	default:
+		return
+	}
+	m.key = siphash.NewKey(key)
 }
 
 // setShards makes the shards, and the quotas that they share. The overflow buckets of

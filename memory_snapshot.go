@@ -15,7 +15,6 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/hashtable"
 	"github.com/penstock-io/penstock/internal/siphash"
-	"github.com/penstock-io/penstock/internal/slab"
 )
 
 // A snapshot is the content of a [Memory] as little-endian bytes: a header, the
@@ -124,29 +123,27 @@ func (s *snapshotWriter) table(sh *shard, k tableKind) {
 			continue
 		}
 		s.copy.WriteByte(byte(k))
-		for _, word := range slot {
-			s.word(word)
-		}
-		if k.hasBlocks() {
-			s.block(&sh.blocks[k.trust()], blockOf(slot))
-		}
+		s.copy.Write(sh.appendEntry(s.copy.AvailableBuffer(), k, slot, hashWord))
 	}
 }
 
-// block writes the words of a block.
-func (s *snapshotWriter) block(blocks *slab.Slab, b slab.Block) {
+// appendEntry appends the words of a slot from the given one on, and its block.
+func (s *shard) appendEntry(b []byte, k tableKind, slot []uint64, from int) []byte {
+	for _, word := range slot[from:] {
+		b = binary.LittleEndian.AppendUint64(b, word)
+	}
+	if !k.hasBlocks() {
+		return b
+	}
 	var words []int64
-	if b != 0 {
-		words = blocks.Words(b)
+	if block := blockOf(slot); block != 0 {
+		words = s.blocks[k.trust()].Words(block)
 	}
-	s.word(uint64(len(words)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(words)))
 	for _, word := range words {
-		s.word(uint64(word))
+		b = binary.LittleEndian.AppendUint64(b, uint64(word))
 	}
-}
-
-func (s *snapshotWriter) word(n uint64) {
-	s.copy.Write(binary.LittleEndian.AppendUint64(s.copy.AvailableBuffer(), n))
+	return b
 }
 
 // flush adds the copy to the checksum, writes it and empties it.
@@ -366,20 +363,28 @@ func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
 	if entry[hashWord] == 0 || t.Slot(entry[hashWord]) != nil {
 		return fmt.Errorf("%w: empty or duplicate entry", ErrBadSnapshot)
 	}
-	slot := s.newSlot(k, entry[hashWord], now)
+	s.store.overflowRestored = s.store.overflowRestored || s == &s.store.overflow
+	return s.put(k, s.newSlot(k, entry[hashWord], now), entry, words)
+}
+
+// put writes an entry into its slot, and its words into a new block.
+func (s *shard) put(k tableKind, slot, entry []uint64, words []int64) error {
 	if slot == nil {
-		return fmt.Errorf("snapshot has more keys than MaxKeys%s, %d", ofShare(k), s.slots[k.trust()].Max())
+		return fmt.Errorf("more keys than MaxKeys%s, %d", ofShare(k), s.slots[k.trust()].Max())
 	}
 	copy(slot, entry)
-	t.NoteExpiry(hashtable.Expiry(slot))
-	s.store.overflowRestored = s.store.overflowRestored || s == &s.store.overflow
-	if !k.hasBlocks() || len(words) == 0 {
+	s.tables[k].NoteExpiry(hashtable.Expiry(slot))
+	if !k.hasBlocks() {
+		return nil
+	}
+	putBlock(slot, 0)
+	if len(words) == 0 {
 		return nil
 	}
 	blocks := &s.blocks[k.trust()]
 	b := blocks.Alloc(len(words))
 	if b == 0 {
-		return fmt.Errorf("snapshot has more bytes of logs, rings and permits than MaxBytes%s", ofShare(k))
+		return fmt.Errorf("more bytes of logs, rings and permits than MaxBytes%s", ofShare(k))
 	}
 	copy(blocks.Words(b), words)
 	putBlock(slot, b)
@@ -392,4 +397,108 @@ func ofShare(k tableKind) string {
 		return " times UntrustedShare"
 	}
 	return ""
+}
+
+// The rest of this file is for a store that keeps states elsewhere, as package rowstore does: it sets
+// them, lets a Memory decide, and reads them again.
+
+// State returns what the store holds of the request's key or, if it has an ID, of the grant under
+// that ID, and when that ends. It is nil if there is nothing. The store must have
+// [MemoryOptions].Now and HashKey: then another process with the same HashKey and Tick can decide on
+// the state, by the same limit. Permits are part of their key's state.
+func (m *Memory) State(r Request) (state []byte, until time.Time, err error) {
+	e, err := m.locate(&r)
+	if err != nil {
+		return nil, until, err
+	}
+	e.shard.mu.Lock()
+	defer e.shard.mu.Unlock()
+	slot := e.shard.tables[e.table].Slot(e.hash)
+	if slot == nil || hashtable.Expiry(slot) <= m.now(e.table.onWallClock()) {
+		return nil, until, nil
+	}
+	return e.shard.appendEntry(nil, e.table, slot, expiryWord), time.Unix(0, hashtable.Expiry(slot)), nil
+}
+
+// SetState replaces what State returns. A nil state removes it.
+func (m *Memory) SetState(r Request, state []byte) error {
+	e, err := m.locate(&r)
+	if err != nil {
+		return err
+	}
+	entry, words, err := e.decode(state)
+	if err != nil {
+		return fmt.Errorf("penstock: state of key %q: %w", r.Key, err)
+	}
+	e.shard.mu.Lock()
+	defer e.shard.mu.Unlock()
+	return e.shard.replace(e.table, entry, words)
+}
+
+// A storedEntry says where the store holds something.
+type storedEntry struct {
+	limit *compiledLimit
+	shard *shard
+	table tableKind
+	hash  uint64
+}
+
+func (m *Memory) locate(r *Request) (e storedEntry, err error) {
+	if m.clock == nil || m.key == nil {
+		return e, errors.New("penstock: states can be read and set only with MemoryOptions.Now and HashKey")
+	}
+	if e.limit, err = m.compile(r); err != nil {
+		return e, err
+	}
+	e.table, e.hash = e.limit.table, m.hashOf(e.limit, r.Key)
+	e.shard = m.shard(e.hash)
+	if r.ID != "" {
+		e.table, e.hash = idTableOf(e.limit), m.hashOfID(e.hash, r.ID)
+	}
+	return e, nil
+}
+
+// decode reads the words of a slot, and those of its block. A nil state is a slot of zeroes.
+func (e *storedEntry) decode(state []byte) (entry []uint64, words []int64, err error) {
+	entry = make([]uint64, e.table.slotWidth())
+	entry[hashWord] = e.hash
+	for i := expiryWord; i < len(entry) && len(state) >= 8; i++ {
+		entry[i], state = binary.LittleEndian.Uint64(state), state[8:]
+	}
+	if e.table.hasBlocks() && len(state) >= 8 && binary.LittleEndian.Uint64(state) == uint64(len(state)/8-1) {
+		words, state = make([]int64, len(state)/8-1), state[8:]
+		for i := range words {
+			words[i], state = int64(binary.LittleEndian.Uint64(state)), state[8:]
+		}
+	}
+	if len(state) > 0 || e.table.hasBlocks() && (!positionFits(entry, len(words)) || e.isShortRing(len(words))) {
+		return nil, nil, fmt.Errorf("%w: impossible length or position", ErrBadSnapshot)
+	}
+	return entry, words, nil
+}
+
+// isShortRing reports whether a block of n words is too short for the buckets of a rolling window.
+func (e *storedEntry) isShortRing(n int) bool { return n > 0 && n <= int(e.limit.rolling.Buckets) }
+
+// sweepReplaced bounds how many removed entries a table keeps.
+const sweepReplaced = 128
+
+// replace puts an entry in place of the one with its hash. One that has expired only removes that.
+func (s *shard) replace(k tableKind, entry []uint64, words []int64) error {
+	t, now := &s.tables[k], s.store.now(k.onWallClock())
+	slot := t.Slot(entry[hashWord])
+	if slot != nil {
+		s.clearSlot(k, slot)
+		t.NoteExpiry(0)
+	}
+	if hashtable.Expiry(entry) <= now {
+		if s.missed++; t.Len() > sweepReplaced {
+			s.sweep()
+		}
+		return nil
+	}
+	if slot == nil {
+		slot = s.newSlot(k, entry[hashWord], now)
+	}
+	return s.put(k, slot, entry, words)
 }

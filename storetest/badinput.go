@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,16 +21,16 @@ type badRequest struct {
 
 // testBadInput sends invalid requests. The error must name the field, and nothing may
 // be charged.
-func testBadInput(t *testing.T, open Open) {
+func testBadInput(t *testing.T, open Open, supported []penstock.Algorithm) {
 	t.Run("take", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		for _, bad := range append(badRequests(), badTakes()...) {
 			_, err := w.store.Take(context.Background(), bad.request)
 			w.check(t, bad, err)
 		}
 	})
 	t.Run("take each", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		for _, bad := range append(badRequests(), badTakes()...) {
 			rs := []penstock.Request{w.valid, bad.request, w.valid}
 			ds := staleDecisions(len(rs))
@@ -39,7 +40,7 @@ func testBadInput(t *testing.T, open Open) {
 		}
 	})
 	t.Run("take all", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		for _, bad := range append(badRequests(), badTakeAlls()...) {
 			rs := []penstock.Request{w.valid, bad.request}
 			ds := staleDecisions(len(rs))
@@ -49,7 +50,7 @@ func testBadInput(t *testing.T, open Open) {
 		}
 	})
 	t.Run("sum of costs overflows", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		most := with(w.valid, func(r *penstock.Request) { r.Key, r.Cost = "key", math.MaxInt64 })
 		rs := []penstock.Request{w.valid, most, most}
 		ds := staleDecisions(len(rs))
@@ -58,7 +59,7 @@ func testBadInput(t *testing.T, open Open) {
 		w.check(t, badRequest{most, penstock.ErrBadCost, "Cost"}, err)
 	})
 	t.Run("charge and take of one key", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		charge := with(w.valid, func(r *penstock.Request) { r.Overdraw = true })
 		rs := []penstock.Request{w.valid, charge}
 		ds := staleDecisions(len(rs))
@@ -67,7 +68,7 @@ func testBadInput(t *testing.T, open Open) {
 		w.check(t, badRequest{charge, penstock.ErrBadCost, "Overdraw"}, err)
 	})
 	t.Run("one ID twice on one key", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		take := with(w.valid, func(r *penstock.Request) { r.ID = "x" })
 		rs := []penstock.Request{take, take}
 		ds := staleDecisions(len(rs))
@@ -76,7 +77,7 @@ func testBadInput(t *testing.T, open Open) {
 		w.check(t, badRequest{take, penstock.ErrBadCost, "ID"}, err)
 	})
 	t.Run("too few decisions", func(t *testing.T) {
-		w := newBadInputTest(t, open)
+		w := newBadInputTest(t, open, supported)
 		rs := []penstock.Request{w.valid, w.valid}
 		for name, take := range map[string]takeFunc{"TakeEach": takeEachOf(w.store), "TakeAll": takeAllOf(w.store)} {
 			ds := staleDecisions(1)
@@ -91,14 +92,15 @@ func testBadInput(t *testing.T, open Open) {
 
 // testFailure sends requests whose context has ended. A store may decide them, or return
 // an error; decisions beside an error must deny.
-func testFailure(t *testing.T, open Open) {
+func testFailure(t *testing.T, open Open, supported []penstock.Algorithm) {
+	limit := penstock.PerMinute(5).WithAlgorithm(overTime(t, supported)[0])
 	store := openAt(t, open, &Clock{}, noon)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, take := range map[string]takeFunc{"TakeEach": takeEachOf(store), "TakeAll": takeAllOf(store)} {
 		rs := []penstock.Request{
-			{Key: "a" + name, Limit: penstock.PerMinute(5), Cost: 1},
-			{Key: "b" + name, Limit: penstock.PerMinute(5), Cost: 1},
+			{Key: "a" + name, Limit: limit, Cost: 1},
+			{Key: "b" + name, Limit: limit, Cost: 1},
 		}
 		ds := staleDecisions(len(rs))
 		if err := take(ended, rs, ds); err != nil {
@@ -156,10 +158,39 @@ type badInputTest struct {
 	valid penstock.Request
 }
 
-func newBadInputTest(t *testing.T, open Open) *badInputTest {
+func newBadInputTest(t *testing.T, open Open, supported []penstock.Algorithm) *badInputTest {
 	t.Helper()
 	store := openAt(t, open, &Clock{}, noon)
-	return &badInputTest{store, penstock.Request{Key: "valid", Limit: penstock.PerMinute(5), Cost: 1}}
+	limit := penstock.PerMinute(5).WithAlgorithm(overTime(t, supported)[0])
+	return &badInputTest{store, penstock.Request{Key: "valid", Limit: limit, Cost: 1}}
+}
+
+// overTime returns the algorithms that have no permits, which every test of a single one needs.
+func overTime(t *testing.T, supported []penstock.Algorithm) (over []penstock.Algorithm) {
+	t.Helper()
+	for _, a := range supported {
+		if a != penstock.Concurrent {
+			over = append(over, a)
+		}
+	}
+	if len(over) == 0 {
+		t.Fatal("want an algorithm over time among those to test")
+	}
+	return over
+}
+
+// testUnsupported takes by the algorithms that a store does not have.
+func testUnsupported(t *testing.T, open Open, supported []penstock.Algorithm) {
+	store := openAt(t, open, &Clock{}, noon)
+	for _, a := range algorithms {
+		if slices.Contains(supported, a) {
+			continue
+		}
+		d, err := store.Take(context.Background(), penstock.Request{Key: "key", Limit: penstock.PerMinute(5).WithAlgorithm(a), Cost: 1, ID: "id"})
+		if !errors.Is(err, errors.ErrUnsupported) || d != (penstock.Decision{}) {
+			t.Errorf("%v: got %s, %v, want no decision and an error that is errors.ErrUnsupported", a, decisionText(d), err)
+		}
+	}
 }
 
 // noon is the start of tests for which the time does not matter.

@@ -21,13 +21,13 @@ func concurrentCalls() int {
 	return 10 * capacity
 }
 
-func testConcurrency(t *testing.T, open Open) {
-	for _, a := range algorithms {
+func testConcurrency(t *testing.T, open Open, supported []penstock.Algorithm) {
+	for _, a := range supported {
 		limit := penstock.PerMinute(capacity).WithAlgorithm(a)
 		t.Run(a.String(), func(t *testing.T) { checkConcurrentTakes(t, open, limit) })
 	}
-	t.Run("one ID", func(t *testing.T) { checkOneID(t, open) })
-	t.Run("all or nothing", func(t *testing.T) { checkConcurrentTakeAll(t, open) })
+	t.Run("one ID", func(t *testing.T) { checkOneID(t, open, overTime(t, supported)) })
+	t.Run("all or nothing", func(t *testing.T) { checkConcurrentTakeAll(t, open, overTime(t, supported)) })
 }
 
 // callConcurrently makes all calls at once, and returns their decisions.
@@ -85,9 +85,9 @@ func checkConcurrentTakes(t *testing.T, open Open, limit penstock.Limit) {
 }
 
 // checkOneID expects that all takes under one ID charge once.
-func checkOneID(t *testing.T, open Open) {
+func checkOneID(t *testing.T, open Open, overTime []penstock.Algorithm) {
 	store := openAt(t, open, &Clock{}, noon)
-	limit := penstock.PerMinute(capacity)
+	limit := penstock.PerMinute(capacity).WithAlgorithm(overTime[0])
 	ds := callConcurrently(t, func(int) (penstock.Decision, error) {
 		return store.Take(context.Background(), penstock.Request{Key: "key", Limit: limit, Cost: 7, ID: "same"})
 	})
@@ -101,10 +101,11 @@ func checkOneID(t *testing.T, open Open) {
 
 // checkConcurrentTakeAll expects that takes under two limits, in either order, charge
 // both or none.
-func checkConcurrentTakeAll(t *testing.T, open Open) {
+func checkConcurrentTakeAll(t *testing.T, open Open, overTime []penstock.Algorithm) {
 	store := openAt(t, open, &Clock{}, noon)
 	calls := int64(concurrentCalls())
-	wide, narrow := penstock.PerMinute(calls), penstock.PerMinute(capacity).WithAlgorithm(penstock.SlidingLog)
+	wide, narrow := penstock.PerMinute(calls), penstock.PerMinute(capacity).WithAlgorithm(overTime[len(overTime)-1])
+	wide.Algorithm = overTime[0]
 	ds := callConcurrently(t, func(i int) (penstock.Decision, error) {
 		rs := []penstock.Request{{Key: "both", Limit: wide, Cost: 1}, {Key: "both", Limit: narrow, Cost: 1}}
 		if i%2 == 1 {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,10 +12,13 @@ import (
 
 // testKeys takes the only unit of many keys that resemble each other. It fails if two
 // of them share state.
-func testKeys(t *testing.T, open Open) {
+func testKeys(t *testing.T, open Open, supported []penstock.Algorithm) {
 	store := openAt(t, open, &Clock{}, noon)
 	seen := map[penstock.Request]bool{}
-	for _, r := range similarRequests() {
+	for _, r := range similarRequests(overTime(t, supported)[0]) {
+		if !slices.Contains(supported, r.Limit.Algorithm) {
+			continue
+		}
 		if seen[r] {
 			t.Fatalf("duplicate request %+v", r)
 		}
@@ -30,9 +34,10 @@ func testKeys(t *testing.T, open Open) {
 func truncate(key string) string { return key[:min(len(key), 40)] }
 
 // similarRequests are requests with different state that differ by little: by bytes of
-// their keys, and by where the name of the limit ends and the key or the ID begins.
-func similarRequests() []penstock.Request {
-	limit := penstock.PerHour(1)
+// their keys, and by where the name of the limit ends and the key or the ID begins. Most are of one
+// algorithm.
+func similarRequests(most penstock.Algorithm) []penstock.Request {
+	limit := penstock.PerHour(1).WithAlgorithm(most)
 	var rs []penstock.Request
 	for _, key := range []string{
 		"a", "A", "a ", " a", "a\x00", "\x00a", "a\n", "{a}", "{a}b", "a{b}", "{}a", "a:b", "a:b:c", ":", "*", "%s",
@@ -55,8 +60,8 @@ func similarRequests() []penstock.Request {
 		}
 	}
 	for _, l := range []penstock.Limit{
-		{Count: 1, Period: 2 * time.Hour},
-		{Count: 1, Period: time.Minute},
+		{Count: 1, Period: 2 * time.Hour, Algorithm: most},
+		{Count: 1, Period: time.Minute, Algorithm: most},
 		{Count: 1, Period: time.Hour, Algorithm: penstock.RollingWindow, Buckets: 5},
 		{Count: 1, Period: time.Hour, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock},
 		{Count: 1, Period: time.Hour, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Offset: time.Minute},

@@ -35,9 +35,9 @@ func histories() int {
 // testLinearizability runs a few concurrent clients, and checks that the model gives
 // the same results in some order in which each operation lies between its call and its
 // return.
-func testLinearizability(t *testing.T, open Open) {
+func testLinearizability(t *testing.T, open Open, supported []penstock.Algorithm) {
 	for seed := range uint64(histories()) {
-		h := newHistory(t, open, seed)
+		h := newHistory(t, open, supported, seed)
 		for range rounds {
 			h.round(t)
 		}
@@ -88,11 +88,13 @@ type history struct {
 	operations []porcupine.Operation
 }
 
-func newHistory(t *testing.T, open Open, seed uint64) *history {
+func newHistory(t *testing.T, open Open, supported []penstock.Algorithm, seed uint64) *history {
 	h := &history{clock: &Clock{}, rand: rand.New(rand.NewPCG(seed, 0))}
 	h.store = openAt(t, open, h.clock, noon)
-	for _, i := range h.rand.Perm(len(algorithms))[:2] {
-		h.limits = append(h.limits, penstock.PerMinute(h.rand.Int64N(6)+2).WithAlgorithm(algorithms[i]))
+	order := h.rand.Perm(len(supported))
+	for i := range 2 {
+		l := penstock.PerMinute(h.rand.Int64N(6) + 2).WithAlgorithm(supported[order[i%len(order)]])
+		h.limits = append(h.limits, l.WithName(label(i)))
 	}
 	return h
 }

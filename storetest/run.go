@@ -13,9 +13,12 @@ import (
 )
 
 // testTranscripts runs every scenario of every transcript on a store of its own.
-func testTranscripts(t *testing.T, open Open) {
+func testTranscripts(t *testing.T, open Open, supported []penstock.Algorithm) {
 	for _, script := range readTranscripts(t) {
 		for _, s := range script.scenarios {
+			if !s.isOnly(supported) {
+				continue
+			}
 			name := strings.TrimSuffix(script.name, path.Ext(script.name)) + "/" + s.title
 			t.Run(name, func(t *testing.T) { runScenario(t, open, script, s) })
 		}

@@ -38,25 +38,35 @@ type Open func(t testing.TB, clock *Clock) penstock.Store
 // Run runs all tests on the stores that open opens. A store needs its own TakeAll method
 // to pass: the substitute of [penstock.TakeAll] is not atomic, and its decisions are less
 // precise.
-func Run(t *testing.T, open Open) {
-	RunSequential(t, open)
-	t.Run("linearizability", func(t *testing.T) { testLinearizability(t, open) })
+func Run(t *testing.T, open Open) { RunOnly(t, open, algorithms...) }
+
+// RunOnly runs the tests of some algorithms, of which one must be over time, that is not
+// [penstock.Concurrent]. Requests under any other must return an error that is
+// [errors.ErrUnsupported].
+func RunOnly(t *testing.T, open Open, supported ...penstock.Algorithm) {
+	runSequential(t, open, supported)
+	t.Run("linearizability", func(t *testing.T) { testLinearizability(t, open, supported) })
 }
 
 // RunSequential runs all tests except linearizability. It is for a store whose TakeAll
 // is all or nothing, but not isolated: concurrent calls can see a part of it.
-func RunSequential(t *testing.T, open Open) {
-	t.Run("transcripts", func(t *testing.T) { testTranscripts(t, open) })
-	RunRandom(t, open)
-	t.Run("concurrency", func(t *testing.T) { testConcurrency(t, open) })
+func RunSequential(t *testing.T, open Open) { runSequential(t, open, algorithms) }
+
+func runSequential(t *testing.T, open Open, supported []penstock.Algorithm) {
+	t.Run("transcripts", func(t *testing.T) { testTranscripts(t, open, supported) })
+	runRandom(t, open, supported)
+	t.Run("concurrency", func(t *testing.T) { testConcurrency(t, open, supported) })
 }
 
 // RunRandom runs the tests on random requests. They suffice for another way to a store
 // that is tested in full elsewhere.
-func RunRandom(t *testing.T, open Open) {
-	t.Run("agreement", func(t *testing.T) { testAgreement(t, open) })
-	t.Run("properties", func(t *testing.T) { testProperties(t, open) })
-	t.Run("bad input", func(t *testing.T) { testBadInput(t, open) })
-	t.Run("failure", func(t *testing.T) { testFailure(t, open) })
-	t.Run("keys", func(t *testing.T) { testKeys(t, open) })
+func RunRandom(t *testing.T, open Open) { runRandom(t, open, algorithms) }
+
+func runRandom(t *testing.T, open Open, supported []penstock.Algorithm) {
+	t.Run("agreement", func(t *testing.T) { testAgreement(t, open, supported) })
+	t.Run("properties", func(t *testing.T) { testProperties(t, open, supported) })
+	t.Run("bad input", func(t *testing.T) { testBadInput(t, open, supported) })
+	t.Run("failure", func(t *testing.T) { testFailure(t, open, supported) })
+	t.Run("keys", func(t *testing.T) { testKeys(t, open, supported) })
+	t.Run("unsupported", func(t *testing.T) { testUnsupported(t, open, supported) })
 }

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,18 @@ type transcript struct {
 type scenario struct {
 	title string
 	steps []step
+}
+
+// isOnly reports whether all requests are of some algorithms.
+func (s *scenario) isOnly(supported []penstock.Algorithm) bool {
+	for i := range s.steps {
+		for _, c := range s.steps[i].calls {
+			if !slices.Contains(supported, c.request.Limit.Algorithm) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // A step is the requests that are sent at one time, or one request that is repeated.

@@ -2,6 +2,8 @@ package rowstore_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,21 +19,38 @@ func TestStoreConforms(t *testing.T) {
 	})
 }
 
-func TestStoreRejectsDamagedRows(t *testing.T) {
+// A row that was cut off or overwritten is an error or another state, and never a panic.
+func TestStoreSurvivesDamagedRows(t *testing.T) {
 	for _, algorithm := range penstock.Algorithms() {
 		engine := &mapEngine{now: time.Now}
 		r := penstock.Request{Key: "k", Limit: penstock.PerMinute(5).WithAlgorithm(algorithm), Cost: 2, ID: "id"}
 		take(t, rowstore.New(engine, nil), r)
+		rejected := 0
 		for name, row := range engine.rows {
-			for length := range len(row.Value) {
-				damaged := &mapEngine{now: time.Now, rows: map[string]rowstore.Row{name: {Value: row.Value[:length]}}}
-				d, err := rowstore.New(damaged, nil).Take(context.Background(), r)
-				if err != nil && d != (penstock.Decision{}) {
-					t.Errorf("%v: %d of %d bytes: %v beside an error", algorithm, length, len(row.Value), d)
+			for i := range len(row.Value) {
+				overwritten := slices.Clone(row.Value)
+				overwritten[i] ^= 0xff
+				for _, value := range [][]byte{row.Value[:i], overwritten} {
+					damaged := &mapEngine{now: time.Now, rows: map[string]rowstore.Row{name: {Value: value}}}
+					d, err := rowstore.New(damaged, nil).Take(context.Background(), r)
+					if err != nil && d != (penstock.Decision{}) {
+						t.Errorf("%v: byte %d of %d: %v beside an error", algorithm, i, len(row.Value), d)
+					}
+					rejected += count(errors.Is(err, penstock.ErrBadSnapshot))
 				}
 			}
 		}
+		if rejected == 0 {
+			t.Errorf("%v: no damaged row was rejected", algorithm)
+		}
 	}
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // An engine whose first commit fails calls change twice, and only the second call counts.

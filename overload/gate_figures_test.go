@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/penstock-io/penstock/internal/simulation/simserver"
 )
 
 // Figures of the gate in simulated overload. Each has a server, a load, and what
@@ -32,19 +34,19 @@ func overloads() []float64 {
 	return []float64{2, 5, 10}
 }
 
-func pool(workers int) func(*simulation) simServer {
-	return func(s *simulation) simServer { return &poolServer{simulation: s, workers: workers} }
+func pool(workers int) func(*simulation) simserver.Server {
+	return func(s *simulation) simserver.Server { return &simserver.Pool{Timeline: s, Workers: workers} }
 }
 
-func shared(processors int, contention float64) func(*simulation) simServer {
-	return func(s *simulation) simServer {
-		return &sharedServer{simulation: s, processors: float64(processors), contention: contention}
+func shared(processors int, contention float64) func(*simulation) simserver.Server {
+	return func(s *simulation) simserver.Server {
+		return &simserver.Shared{Timeline: s, Processors: float64(processors), Contention: contention}
 	}
 }
 
-func remote(s *simulation) simServer { return remoteServer{s} }
+func remote(s *simulation) simserver.Server { return simserver.Remote{Timeline: s} }
 
-func processor(s *simulation) simServer { return &scheduledServer{simulation: s} }
+func processor(s *simulation) simserver.Server { return &simserver.Processor{Timeline: s} }
 
 const mean = 10e6 // of the work of a call, in nanoseconds
 
@@ -62,10 +64,10 @@ const anything = 1e18
 // server in milliseconds.
 var distributions = []struct {
 	name string
-	work func(*rand.Rand, int64) int64
+	work simserver.Work
 	p99  float64
 }{
-	{"exponential", exponential(mean), 46},
+	{"exponential", simserver.Exponential(mean), 46},
 	{"constant", constant(mean), 10},
 }
 
@@ -77,7 +79,7 @@ func TestGateServesAtCapacityUnderOverload(t *testing.T) {
 	for _, c := range workers() {
 		for _, times := range overloads() {
 			for _, d := range distributions {
-				for name, server := range map[string]func(*simulation) simServer{"pool": pool(c), "shared": shared(c, 0)} {
+				for name, server := range map[string]func(*simulation) simserver.Server{"pool": pool(c), "shared": shared(c, 0)} {
 					t.Run(fmt.Sprintf("%s-%d-%s-%gx", name, c, d.name, times), func(t *testing.T) {
 						testOverload(t, server, c, times, d.work, d.p99)
 					})
@@ -87,7 +89,7 @@ func TestGateServesAtCapacityUnderOverload(t *testing.T) {
 	}
 }
 
-func testOverload(t *testing.T, server func(*simulation) simServer, c int, times float64, work func(*rand.Rand, int64) int64, idleP99 float64) {
+func testOverload(t *testing.T, server func(*simulation) simserver.Server, c int, times float64, work simserver.Work, idleP99 float64) {
 	capacity := float64(c) * 1e9 / mean
 	var served, p99 float64
 	n, end := seeds(), int64(50e9)
@@ -118,7 +120,7 @@ func TestGateKeepsTwoWorkersBusy(t *testing.T) {
 	const capacity, n = 200, 24
 	var served, p99 float64
 	for seed := range uint64(n) {
-		r := newSimRun(seed+1, GateOptions{}, pool(2), workload{rate: overloaded(capacity, 2), work: exponential(mean)})
+		r := newSimRun(seed+1, GateOptions{}, pool(2), workload{rate: overloaded(capacity, 2), work: simserver.Exponential(mean)})
 		r.run(50e9)
 		s := r.summary(20e9, 50e9, nil)
 		served += s.served / capacity / n
@@ -131,7 +133,7 @@ func TestGateKeepsTwoWorkersBusy(t *testing.T) {
 func TestGateRefusesNothingBelowCapacity(t *testing.T) {
 	for _, c := range workers() {
 		for seed := range seeds() {
-			r := newSimRun(seed+1, GateOptions{}, pool(c), workload{rate: steady(0.8 * 1e9 / mean * float64(c)), work: exponential(mean)})
+			r := newSimRun(seed+1, GateOptions{}, pool(c), workload{rate: simserver.Steady(0.8 * 1e9 / mean * float64(c)), work: simserver.Exponential(mean)})
 			r.run(40e9)
 			check(t, fmt.Sprintf("share refused by %d workers at 0.8 of the capacity", c), r.summary(5e9, 40e9, nil).refusedShare, 0, 0.002)
 		}
@@ -141,7 +143,7 @@ func TestGateRefusesNothingBelowCapacity(t *testing.T) {
 func TestGateFollowsLatencyWithoutQueueing(t *testing.T) {
 	for _, d := range distributions {
 		for seed := range seeds() {
-			r := newSimRun(seed+1, GateOptions{}, remote, workload{rate: steady(500), work: stepped(d.work, 10e9, 10)})
+			r := newSimRun(seed+1, GateOptions{}, remote, workload{rate: simserver.Steady(500), work: simserver.Stepped(d.work, 10e9, 10)})
 			r.run(40e9)
 			check(t, d.name+": refused in the first five seconds", r.summary(10e9, 15e9, nil).refusedShare, 0, 0.2)
 			check(t, d.name+": refused later", r.summary(15e9, 40e9, nil).refusedShare, 0, 0.001)
@@ -151,7 +153,7 @@ func TestGateFollowsLatencyWithoutQueueing(t *testing.T) {
 
 func TestGateKeepsServingThroughSlowStep(t *testing.T) {
 	for seed := range seeds() {
-		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: stepped(exponential(mean), 20e9, 3)})
+		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: simserver.Steady(2000), work: simserver.Stepped(simserver.Exponential(mean), 20e9, 3)})
 		r.run(60e9)
 		check(t, "served of 333 after the step", r.summary(20e9, 60e9, nil).served, 0.95*333, 350)
 	}
@@ -163,7 +165,7 @@ func TestGateKeepsServingWithHeavyTail(t *testing.T) {
 	const n = 3
 	served := 0.0
 	for seed := range uint64(n) {
-		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: heavyTail})
+		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: simserver.Steady(2000), work: simserver.HeavyTail})
 		r.run(60e9)
 		s := r.summary(20e9, 60e9, nil)
 		served += s.served / n
@@ -177,7 +179,7 @@ func TestGateKeepsServingWithHeavyTail(t *testing.T) {
 func TestGateIsNotLockedOutByHungCalls(t *testing.T) {
 	for seed := range seeds() {
 		hung := 0
-		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: func(r *rand.Rand, now int64) int64 {
+		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: simserver.Steady(2000), work: func(r *rand.Rand, now int64) int64 {
 			if now < 10e9 || hung == 21 {
 				return int64(r.ExpFloat64() * mean)
 			}
@@ -202,7 +204,7 @@ func TestGateIsNotLockedOutByHungCalls(t *testing.T) {
 func TestGateKeepsFewCallsOnBusyProcessor(t *testing.T) {
 	const work, capacity = 3 * mean, 1e9 / (3 * mean)
 	for seed := range seeds() {
-		r := newSimRun(seed+1, GateOptions{}, processor, workload{rate: overloaded(capacity, 2), work: exponential(work)})
+		r := newSimRun(seed+1, GateOptions{}, processor, workload{rate: overloaded(capacity, 2), work: simserver.Exponential(work)})
 		r.run(60e9)
 		s := r.summary(25e9, 60e9, nil)
 		check(t, "share of the capacity", s.served/capacity, 0.9, 1.1)
@@ -223,7 +225,7 @@ func TestGateSeesCallsThatWaitForProcessor(t *testing.T) {
 	for seed := range seeds() {
 		for _, limit := range []int{0, 1} {
 			for _, keeps := range []bool{true, false} {
-				server := func(s *simulation) simServer { return &scheduledServer{simulation: s, keeps: keeps} }
+				server := func(s *simulation) simserver.Server { return &simserver.Processor{Timeline: s, Keeps: keeps} }
 				r := newSimRun(seed+1, GateOptions{Limit: limit}, server, workload{rate: overloaded(capacity, 2), work: constant(work)})
 				r.run(60e9)
 				s := r.summary(20e9, 60e9, nil)
@@ -241,7 +243,7 @@ func TestGateSeesCallsThatWaitForProcessor(t *testing.T) {
 // to a server of 1000.
 func TestGateServesCriticalCallsFirst(t *testing.T) {
 	for seed := range seeds() {
-		load := workload{rate: steady(5000), work: exponential(mean), priority: func(r *rand.Rand) Priority {
+		load := workload{rate: simserver.Steady(5000), work: simserver.Exponential(mean), priority: func(r *rand.Rand) Priority {
 			if r.IntN(5000) < 400 {
 				return Critical
 			}
@@ -276,7 +278,7 @@ func TestGateFiguresElsewhere(t *testing.T) {
 		return 500
 	}
 	t.Run("contended", func(t *testing.T) {
-		r := newSimRun(1, GateOptions{}, shared(10, 0.01), workload{rate: overloaded(1000, 5), work: exponential(mean)})
+		r := newSimRun(1, GateOptions{}, shared(10, 0.01), workload{rate: overloaded(1000, 5), work: simserver.Exponential(mean)})
 		r.run(40e9)
 		check(t, "served of 1000", r.summary(20e9, 40e9, nil).served, 920, 1050)
 	})
@@ -286,7 +288,7 @@ func TestGateFiguresElsewhere(t *testing.T) {
 		check(t, "served of 2500", r.summary(15e9, 30e9, nil).served, 0.95*2500, 2700)
 	})
 	t.Run("bursts", func(t *testing.T) {
-		r := newSimRun(1, GateOptions{}, pool(10), workload{rate: bursts, work: exponential(mean)})
+		r := newSimRun(1, GateOptions{}, pool(10), workload{rate: bursts, work: simserver.Exponential(mean)})
 		r.run(60e9)
 		check(t, "served of 667 that it can", r.summary(15e9, 60e9, nil).served, 600, 720)
 	})
@@ -297,19 +299,19 @@ func TestGateFiguresElsewhere(t *testing.T) {
 			}
 			return 700
 		}
-		r := newSimRun(1, GateOptions{}, pool(10), workload{rate: rate, work: exponential(mean)})
+		r := newSimRun(1, GateOptions{}, pool(10), workload{rate: rate, work: simserver.Exponential(mean)})
 		r.run(40e9)
 		check(t, "served of 1000", r.summary(5e9, 20e9, nil).served, 930, 1050)
 		check(t, "refused after the overload", r.summary(22e9, 40e9, nil).refusedShare, 0, 0.002)
 	})
 	t.Run("half of the workers gone", func(t *testing.T) {
-		var server *poolServer
-		r := newSimRun(1, GateOptions{}, func(s *simulation) simServer {
-			server = &poolServer{simulation: s, workers: 20}
+		var server *simserver.Pool
+		r := newSimRun(1, GateOptions{}, func(s *simulation) simserver.Server {
+			server = &simserver.Pool{Timeline: s, Workers: 20}
 			return server
-		}, workload{rate: steady(4000), work: exponential(mean)})
+		}, workload{rate: simserver.Steady(4000), work: simserver.Exponential(mean)})
 		r.run(20e9)
-		server.workers = 10
+		server.Workers = 10
 		r.run(50e9)
 		s := r.summary(25e9, 50e9, nil)
 		check(t, "served of 1000", s.served, 950, 1050)

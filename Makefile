@@ -141,11 +141,11 @@ soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty
 
 .PHONY: bench
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
-	cd bench && for part in memory redis daemon engine rules settle http resilience overload; do go run ./$$part || exit 1; done
+	cd bench && for part in memory redis daemon engine http resilience overload; do go run ./$$part || exit 1; done
 
 .PHONY: plots
 plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first
-	cd bench $(if $(MEASURE),&& go run ./memory -series results/keys.csv && go run ./outage -csv results/outage.csv && go run ./overload -run offered -csv results/overload.csv) && go run ./plots
+	cd bench $(if $(MEASURE),&& go run ./memory -series results/keys.csv && go run ./resilience -run outage -csv results/outage.csv && go run ./overload -run offered -csv results/overload.csv) && go run ./plots
 
 .PHONY: cover
 cover: setup ## Show the test coverage of the main module

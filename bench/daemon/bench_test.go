@@ -14,9 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if floor := os.Getenv(floorVariable); floor != "" {
-		os.Exit(serveFloor(floor))
-	}
+	harness.RunIfChild(serveFloor)
 	os.Exit(m.Run())
 }
 

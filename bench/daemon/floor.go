@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -15,32 +12,26 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
-// floorVariable, set to kind@address, makes this program serve a floor.
-const floorVariable = "PENSTOCK_BENCH_FLOOR"
-
 // floor starts a server with a constant response: this program itself.
 func (b *bench) floor(kind string) *process {
 	addr := freeAddr()
-	cmd := exec.Command(harness.Must(os.Executable()))
-	cmd.Env = append(os.Environ(), floorVariable+"="+kind+"@"+addr)
-	return b.start("constant", addr, cmd)
+	return b.start("constant", addr, harness.Child(kind+"@"+addr))
 }
 
-func serveFloor(floor string) int {
+// serveFloor is that server, of kind@address.
+func serveFloor(floor string) error {
 	kind, addr, _ := strings.Cut(floor, "@")
 	l, err := net.Listen("tcp", addr)
-	if err == nil {
-		switch kind {
-		case "grpc1":
-			err = serveConstantRLS(l, 1)
-		case "grpc3":
-			err = serveConstantRLS(l, 3)
-		default:
-			err = serveConstantJSON(l)
-		}
+	if err != nil {
+		return err
 	}
-	fmt.Fprintln(os.Stderr, err)
-	return 1
+	switch kind {
+	case "grpc1":
+		return serveConstantRLS(l, 1)
+	case "grpc3":
+		return serveConstantRLS(l, 3)
+	}
+	return serveConstantJSON(l)
 }
 
 // constantRLS is a rate limit service with the generated stubs that always responds OK.

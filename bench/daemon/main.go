@@ -14,16 +14,13 @@ import (
 )
 
 func main() {
-	if floor := os.Getenv(floorVariable); floor != "" {
-		os.Exit(serveFloor(floor))
-	}
+	harness.RunIfChild(serveFloor)
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // A bench is one run.
 type bench struct {
 	*harness.Run
-	keys      int    // that are live when memory is measured
 	daemon    string // the path of the program
 	shared    bool   // whether servers share all processors with their Redis and the load
 	placement *placement
@@ -31,16 +28,11 @@ type bench struct {
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{Run: harness.New("daemon", stdout, stderr), keys: 1_000_000}
-	b.TurnFlags("pairs", 10, "turn", 2*time.Second)
+	b := &bench{Run: harness.New("daemon", stdout, stderr)}
+	b.TurnFlags("pairs", "turn", harness.Turns{Rounds: 10, Turn: 2 * time.Second}, harness.Turns{Rounds: 1, Turn: 50 * time.Millisecond})
 	b.Flags.BoolVar(&b.shared, "shared", false, "let servers share all processors with their Redis and the load, instead of having one of their own")
 	b.Settings = func() string { return fmt.Sprintf("%d pairs of turns of %s", b.Rounds, b.Turn) }
-	b.Prepare = func() {
-		if b.Quick {
-			b.Rounds, b.Turn, b.keys = 1, 50*time.Millisecond, 10_000
-		}
-		b.build()
-	}
+	b.Prepare = b.build
 	return b.Main(args, []harness.Case{
 		{Name: "rls", Run: b.separated(b.rlsOnMemory)},
 		{Name: "rlsredis", Run: b.separated(b.rlsOnRedis)},

@@ -17,10 +17,8 @@ import (
 
 const (
 	overridingDaemons = 3
-	overrideCount     = 100_000
 	importSize        = 10_000 // the most in one import
-	overrideChanges   = 30
-	overrideCallers   = 8 // that each daemon answers meanwhile
+	overrideCallers   = 8      // that each daemon answers meanwhile
 )
 
 const overrideRules = "domain: edge\ndescriptors:\n  - {key: user, limit: 1000000000/1s}\n"
@@ -34,10 +32,7 @@ type overridden struct {
 // overrides measures how long it takes until three daemons under load decide by a change,
 // and until all overrides are in a Redis that was killed and has come back without them.
 func (b *bench) overrides() {
-	count, changes := overrideCount, overrideChanges
-	if b.Quick {
-		count, changes = count/100, 3
-	}
+	count, changes := b.Size(100_000, 1000), b.Size(30, 3)
 	redis := redistest.StartForTest(b, redistest.Options{})
 	daemons := b.serveOverridden(redis)
 	b.Logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
@@ -62,10 +57,7 @@ func (b *bench) overrides() {
 
 // serveOverridden starts the daemons.
 func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
-	timeout := "1s"
-	if b.Quick {
-		timeout = "10s" // a test is not about a Redis that is late
-	}
+	timeout := harness.Scale(b.Run, "1s", "10s") // a test is not about a Redis that is late
 	rules := b.file("overridden/bench.yaml", overrideRules)
 	for range overridingDaemons {
 		admin := freeAddr()

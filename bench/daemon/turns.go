@@ -45,10 +45,9 @@ func (s *subject) measure(length time.Duration, l load) error {
 		return fmt.Errorf("%s: %w", s.server.name, err)
 	}
 	took, after := time.Since(begin), s.processors()
-	slices.Sort(latencies)
 	calls := float64(len(latencies))
 	s.Add("rate", calls/took.Seconds())
-	s.Add("p99", float64(latencies[len(latencies)*99/100])/1e6)
+	s.Add("p99", harness.Millis(harness.Quantile(latencies, 0.99)))
 	sum := 0.0
 	for figure, spent := range after {
 		micros := (spent - before[figure]) / calls

@@ -16,4 +16,9 @@ func TestRunPrintsEveryWorkload(t *testing.T) {
 			t.Errorf("no target and row for %s:\n%s", w.name, &out)
 		}
 	}
+	for _, row := range []string{"load 100 rules and 1000 values", "match route=/r50 and user=ada", "match plan=paid and tenant=t500", "during reloads"} {
+		if !strings.Contains(out.String(), row) {
+			t.Errorf("no row %q:\n%s", row, &out)
+		}
+	}
 }

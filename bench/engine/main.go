@@ -1,9 +1,10 @@
 // Command engine measures what a decision of the daemon costs without its network: requests
 // with one to ten descriptors on a memory store, and how much longer one descriptor takes
 // with top keys, and with overrides of other keys. Beside them is the floor, which is what a
-// token bucket without keys costs: it says how fast the machine was.
+// token bucket without keys costs: it says how fast the machine was. Further cases are about
+// 10,000 rules and 100,000 values.
 //
-//	go run ./engine           # a minute
+//	go run ./engine           # two minutes
 //	go run ./engine -quick    # a few seconds, to see that it runs
 package main
 
@@ -88,26 +89,21 @@ const moreRules = `  - {key: method, limit: 1000000000/1s}
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // A bench is one run.
-type bench struct {
-	*harness.Run
-	warmUp time.Duration // before a workload with top keys, which are sampled by the rate of the last second
-	keys   int           // that flood top keys
-	small  int           // by which the numbers of overrides are divided
-}
+type bench struct{ *harness.Run }
 
 // command measures, and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{Run: harness.New("engine", stdout, stderr), warmUp: 1500 * time.Millisecond, keys: 10_000_000, small: 1}
-	b.TurnFlags("rounds", 5, "round", 500*time.Millisecond)
+	b := &bench{harness.New("engine", stdout, stderr)}
+	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 5, Turn: 500 * time.Millisecond}, harness.Turns{Rounds: 1, Turn: time.Millisecond})
 	b.Settings = func() string {
 		return fmt.Sprintf("processor time in the fastest tenth of the chunks of %s, %d rounds of %s", harness.Thousands(chunk), b.Rounds, b.Turn)
 	}
-	b.Prepare = func() {
-		if b.Quick {
-			b.Rounds, b.Turn, b.warmUp, b.keys, b.small = 1, time.Millisecond, time.Millisecond, 100_000, 100
-		}
-	}
-	return b.Main(args, []harness.Case{{Name: "decide", Run: b.decide}, {Name: "flood", Run: b.flood}})
+	return b.Main(args, []harness.Case{
+		{Name: "decide", Run: b.decide},
+		{Name: "flood", Run: b.flood},
+		{Name: "rules", Run: func() { newRuleBench(b.Run).loadAndMatch() }},
+		{Name: "reload", Run: func() { newRuleBench(b.Run).reloadUnderLoad() }},
+	})
 }
 
 // decide measures what a decision costs in each workload.
@@ -116,7 +112,7 @@ func (b *bench) decide() {
 	defer runtime.UnlockOSThread()
 	contenders := []*harness.Contender{b.contender(workload{name: "floor: a token bucket without keys"}, floor())}
 	for _, w := range workloads {
-		w.overrides /= b.small
+		w.overrides /= b.Size(1, 100)
 		contenders = append(contenders, b.contender(w, w.decider()))
 	}
 	harness.TakeTurns(b.Rounds, contenders...)
@@ -148,8 +144,8 @@ const chunk = 20_000 // decisions
 // contender returns a workload that is measured by the processor time of each chunk of decisions.
 func (b *bench) contender(w workload, decide func(i int) error) *harness.Contender {
 	return &harness.Contender{Name: w.name, Measure: func(c *harness.Contender) {
-		if w.topKeys {
-			spend(b.warmUp, decide, func(float64) {})
+		if w.topKeys { // which are sampled by the rate of the last second
+			spend(harness.Scale(b.Run, 1500*time.Millisecond, time.Millisecond), decide, func(float64) {})
 		}
 		spend(b.Turn, decide, func(nanos float64) { c.Add("ns", nanos) })
 		c.Add("allocations", testing.AllocsPerRun(1000, func() { harness.Check(decide(0)) }))
@@ -274,10 +270,11 @@ func (b *bench) flood() {
 	before := harness.Heap()
 	tracker := topkeys.New(nil)
 	source := tracker.NewSource("edge/user")
-	for i := range b.keys {
+	keys := b.Size(10_000_000, 100_000)
+	for i := range keys {
 		tracker.Record(source, fmt.Sprint("user=", i), topkeys.Denied, 1, 0)
 	}
 	held := float64(int64(harness.Heap().HeapAlloc)-int64(before.HeapAlloc)) / 1e6
 	runtime.KeepAlive(tracker)
-	b.Find(fmt.Sprintf("top keys after %s different keys", harness.Thousands(b.keys)), "≤ 8 MB", held <= 8, "%.1f MB", held)
+	b.Find(fmt.Sprintf("top keys after %s different keys", harness.Thousands(keys)), "≤ 8 MB", held <= 8, "%.1f MB", held)
 }

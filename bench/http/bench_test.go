@@ -14,7 +14,7 @@ import (
 
 func quick() *bench {
 	b := newBench(io.Discard, io.Discard)
-	b.Rounds, b.Turn, b.clients = 3, 50*time.Microsecond, 100
+	b.Quick, b.Rounds, b.Turn = true, 3, 50*time.Microsecond
 	return b
 }
 

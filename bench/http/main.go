@@ -27,22 +27,17 @@ import (
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // A bench is one run.
-type bench struct {
-	*harness.Run
-	clients int
-}
+type bench struct{ *harness.Run }
+
+// clients is how many there are.
+func (b *bench) clients() int { return b.Size(10_000, 100) }
 
 func newBench(stdout, stderr io.Writer) *bench {
-	b := &bench{Run: harness.New("http", stdout, stderr), clients: 10_000}
-	b.TurnFlags("rounds", 80, "round", 10*time.Millisecond)
+	b := &bench{harness.New("http", stdout, stderr)}
+	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 80, Turn: 10 * time.Millisecond}, harness.Turns{Rounds: 5, Turn: 200 * time.Microsecond})
 	b.Rivals = rivalModules()
 	b.Settings = func() string {
-		return fmt.Sprintf("%d rounds of %s a contender, %s clients", b.Rounds, b.Turn, harness.Thousands(b.clients))
-	}
-	b.Prepare = func() {
-		if b.Quick {
-			b.Rounds, b.Turn, b.clients = min(b.Rounds, 5), 200*time.Microsecond, 100
-		}
+		return fmt.Sprintf("%d rounds of %s a contender, %s clients", b.Rounds, b.Turn, harness.Thousands(b.clients()))
 	}
 	return b
 }
@@ -71,7 +66,7 @@ func (b *bench) compare(title string, denied bool) {
 	next := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.Median("ns"), t.Median("ns")) })
 	fewest := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.allocs, t.allocs) }).allocs
 	faster := next.To(mine, "ns")
-	b.Find(title+", "+harness.Thousands(b.clients)+" clients, X-RateLimit fields", "faster, and fewer allocations, than every rival",
+	b.Find(title+", "+harness.Thousands(b.clients())+" clients, X-RateLimit fields", "faster, and fewer allocations, than every rival",
 		faster.Median > 1 && mine.allocs < fewest-0.5,
 		"%s faster than the next, %s; %.1f allocations, the next has %.1f", faster, next.Name, mine.allocs, fewest)
 }
@@ -99,7 +94,7 @@ func (b *bench) measure(title string, all []middleware, denied bool) (subjects [
 		"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied")
 	for _, s := range subjects {
 		s.countAllocations()
-		if err := s.verify(denied, b.clients); err != nil {
+		if err := s.verify(denied, b.clients()); err != nil {
 			return nil, err
 		}
 		t.Row(title, s.Name, harness.Decimals(0)(s.Median("ns")), s.To(subjects[0], "ns"),
@@ -134,13 +129,13 @@ func (b *bench) open(m middleware, denied bool) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &subject{middleware: m, handler: h, requests: clients(b.clients), response: newResponse(), seen: map[string]bool{}}
+	s := &subject{middleware: m, handler: h, requests: requestsOf(b.clients()), response: newResponse(), seen: map[string]bool{}}
 	s.Name = m.name
 	s.Measure = func(c *harness.Contender) { c.Add("ns", float64(s.send(s.laps))/float64(s.laps)) }
 	if denied {
-		s.send(b.clients)
+		s.send(b.clients())
 		if s.denied != 0 {
-			return nil, fmt.Errorf("%s: %d of %d clients were denied at once", m.name, s.denied, b.clients)
+			return nil, fmt.Errorf("%s: %d of %d clients were denied at once", m.name, s.denied, b.clients())
 		}
 		s.calls, s.denied = 0, 0
 	}

@@ -80,8 +80,8 @@ func rivalModules() (modules []string) {
 	return modules
 }
 
-// clients returns one request from each of so many addresses.
-func clients(n int) []*http.Request {
+// requestsOf returns one request from each of so many addresses.
+func requestsOf(n int) []*http.Request {
 	requests := make([]*http.Request, n)
 	for i := range requests {
 		requests[i] = &http.Request{

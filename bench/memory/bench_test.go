@@ -15,10 +15,7 @@ import (
 // TestMain lets the test binary act as the command when a case starts it again to
 // measure a contender by itself.
 func TestMain(m *testing.M) {
-	if isChild, err := runIfChild(); isChild {
-		exitOn(err)
-		return
-	}
+	harness.RunIfChild(runTask)
 	os.Exit(m.Run())
 }
 

@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -298,7 +296,7 @@ var seriesKeys = []int{1, 10, 100, 1_000, 10_000, 100_000, 1_000_000}
 
 // writeSeries measures a decision at growing numbers of keys, penstock beside each
 // rival, and writes CSV that bench/plots draws.
-func (b *bench) writeSeries(file string) error {
+func (b *bench) writeSeries(file string) {
 	lines := [][]string{{"limiter", "keys", "ns"}}
 	for _, n := range seriesKeys[:b.Size(len(seriesKeys), 3)] {
 		for i, rival := range keyed(rivals) {
@@ -311,9 +309,5 @@ func (b *bench) writeSeries(file string) error {
 			}
 		}
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	return cmp.Or(csv.NewWriter(f).WriteAll(lines), f.Close())
+	harness.WriteCSV(file, lines)
 }

@@ -22,18 +22,8 @@ import (
 )
 
 func main() {
-	if isChild, err := runIfChild(); isChild {
-		exitOn(err)
-		return
-	}
+	harness.RunIfChild(runTask)
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func exitOn(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "memory:", err)
-		os.Exit(1)
-	}
 }
 
 // A bench is one run. It has cases of many keys, which fit into a cache, and of a million, which do not.
@@ -45,19 +35,16 @@ type bench struct {
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{Run: harness.New("memory", stdout, stderr)}
-	b.TurnFlags("rounds", 80, "round", 10*time.Millisecond)
+	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 80, Turn: 10 * time.Millisecond}, harness.Turns{Rounds: 5, Turn: 200 * time.Microsecond})
 	file := b.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
 	b.Rivals = rivalModules()
 	b.Settings = func() string {
 		return fmt.Sprintf("%d rounds of %s a contender, %d-byte keys", b.Rounds, b.Turn, keySize)
 	}
 	b.Prepare = func() {
-		if b.Quick {
-			b.Rounds, b.Turn = min(b.Rounds, 5), 200*time.Microsecond
-		}
 		b.many, b.million = b.Size(10_000, 200), b.Size(1_000_000, 2_000)
 		if *file != "" {
-			harness.Check(b.writeSeries(*file))
+			b.writeSeries(*file)
 			b.Done = true
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -134,45 +133,25 @@ func (b *bench) weighInChild(name string, keys int, bytes float64, gc time.Durat
 	b.Find(title, target, use.Bytes <= bytes && (gc == 0 || use.GC <= gc), "%.1f bytes a key, forced GC %s", use.Bytes, millis(use.GC))
 }
 
-func millis(d time.Duration) string {
-	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
-}
+func millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", harness.Millis(d)) }
 
-// childEnv makes this program a child process that measures one library by itself, as
-// "task keys name", and prints the result as JSON.
-const childEnv = "PENSTOCK_BENCH_CHILD"
-
-// runInChild starts this program again for a task, and stores its result.
+// runInChild runs this program again for a task about one library, and stores its result.
 func runInChild(task, name string, keys int, result any) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", childEnv, task, keys, name))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	out, err := harness.Child(fmt.Sprintf("%s %d %s", task, keys, name)).Output()
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", task, name, err)
 	}
 	return json.Unmarshal(out, result)
 }
 
-// runIfChild does the task of a child process, and reports whether this process is one.
-func runIfChild() (isChild bool, err error) {
-	order, isChild := os.LookupEnv(childEnv)
-	if !isChild {
-		return false, nil
-	}
+// runTask measures one library by itself, as "task keys name", and prints the result as JSON.
+func runTask(order string) (err error) {
 	words := append(strings.SplitN(order, " ", 3), "", "")
 	keys, err := strconv.Atoi(words[1])
-	all := weighables()
-	if words[0] == "time" {
-		all = append(all, weighable{ours, 1})
-	}
+	all := append(weighables(), weighable{ours, 1})
 	i := slices.IndexFunc(all, func(s weighable) bool { return s.name == words[2] })
 	if err != nil || i < 0 {
-		return true, fmt.Errorf("%s: bad task %q", childEnv, order)
+		return fmt.Errorf("bad task %q", order)
 	}
 	var result any
 	if words[0] == "time" {
@@ -181,7 +160,7 @@ func runIfChild() (isChild bool, err error) {
 		result, err = all[i].weigh(keys)
 	}
 	if err != nil {
-		return true, err
+		return err
 	}
-	return true, json.NewEncoder(os.Stdout).Encode(result)
+	return json.NewEncoder(os.Stdout).Encode(result)
 }

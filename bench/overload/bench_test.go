@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 func TestMain(m *testing.M) {
-	serveIfAsked()
+	harness.RunIfChild(serveHTTP)
 	os.Exit(m.Run())
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,7 +63,7 @@ var breakerLibraries = []breakerLibrary{
 	}},
 	{name: "go-zero", make: func() breaker { return zerobreaker.NewBreaker().Do }},
 	{name: "hystrix-go", realTime: true, make: func() breaker {
-		name := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
+		name := newName()
 		hystrix.ConfigureCommand(name, hystrix.CommandConfig{MaxConcurrentRequests: 1000})
 		return func(call func() error) error { return hystrix.Do(name, call, nil) }
 	}},
@@ -97,7 +95,7 @@ func newGobreaker(s gobreaker.Settings) breaker {
 
 func newSentinelBreaker() breaker {
 	logging.ResetGlobalLoggerLevel(logging.ErrorLevel)
-	name := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
+	name := newName()
 	harness.Must(circuitbreaker.LoadRules([]*circuitbreaker.Rule{{
 		Resource: name, Strategy: circuitbreaker.ErrorRatio, Threshold: 0.5, MinRequestAmount: 20,
 		StatIntervalMs: 10_000, StatSlidingWindowBucketCount: 10, RetryTimeoutMs: 5000,
@@ -116,136 +114,107 @@ func newSentinelBreaker() breaker {
 	}
 }
 
-// A service is what a breaker protects, at 200 calls a second.
-type service struct {
-	begin time.Time
-	sent  atomic.Int64
-	early atomic.Int64 // sent in the first second
-	calls sync.WaitGroup
+// traffic is what a service was sent in each second, and what went well of it.
+type traffic struct{ sent, good []atomic.Int64 }
+
+func sum(counts []atomic.Int64) (total int64) {
+	for i := range counts {
+		total += counts[i].Load()
+	}
+	return total
 }
 
 const callsEvery = 5 * time.Millisecond
 
-// send calls the service for as long as that, each call in a goroutine of its own, and
-// returns how many went well in each second.
-func (s *service) send(do breaker, length time.Duration, call func(at time.Duration) error) []int64 {
-	s.begin = time.Now()
-	good := make([]atomic.Int64, int(length/time.Second))
+// A serviceCall is how a service answers the call at a time.
+type serviceCall func(at time.Duration) error
+
+// send calls a service for as long as that, each call in a goroutine of its own.
+func send(do breaker, length time.Duration, call serviceCall) traffic {
+	seconds := int(length / time.Second)
+	t := traffic{make([]atomic.Int64, seconds), make([]atomic.Int64, seconds)}
+	begin := time.Now()
+	var calls sync.WaitGroup
 	for at := time.Duration(0); at < length; at += callsEvery {
-		s.calls.Go(func() {
+		calls.Go(func() {
 			err := do(func() error {
-				s.sent.Add(1)
-				if at < time.Second {
-					s.early.Add(1)
-				}
+				t.sent[at/time.Second].Add(1)
 				return call(at)
 			})
 			if err == nil {
-				good[at/time.Second].Add(1)
+				t.good[at/time.Second].Add(1)
 			}
 		})
-		time.Sleep(time.Until(s.begin.Add(at + callsEvery)))
+		time.Sleep(time.Until(begin.Add(at + callsEvery)))
 	}
-	counts := make([]int64, len(good))
-	for i := range good {
-		counts[i] = good[i].Load()
-	}
-	return counts
+	calls.Wait()
+	return t
 }
 
-// A breakerResult is what a service was sent, and what went well.
-type breakerResult struct {
-	early, later, hung int64
-	share              float64 // of the calls that went well, of a service that fails 30 %
-	back               int     // seconds until 95 % go well after 30 s of failures
-}
-
-// breakers are a service that is dead for 30 s, hung for 30 s, or fails three calls in ten.
-func (b *bench) breakers() {
-	long := 30 * time.Second
-	if b.Quick {
-		long = 3 * time.Second
-	}
-	t := b.Table("Breakers, 200 calls a second",
-		"breaker", "dead 30 s: sent in the first second, later", "hung 30 s: sent of 6,000", "30 % fail: went well", "back at 95 % after a dead service recovers")
-	for _, l := range breakerLibraries {
-		if l.realTime && b.Quick {
-			continue
-		}
-		r := b.measureBreaker(l, long)
-		t.Row(l.name, fmt.Sprintf("%d, %d", r.early, r.later), r.hung, fmt.Sprintf("%.1f %%", 100*r.share), fmt.Sprintf("%d s", r.back))
-		if l.name == ours {
-			b.findUnlessQuick("breaker, dead for 30 s", "≤ 12 sent in the first second, ≤ 5 later", r.early <= 12 && r.later <= 5, "%d, %d", r.early, r.later)
-			b.findUnlessQuick("breaker, hung for 30 s", "≤ 250 sent", r.hung <= 250, "%d", r.hung)
-			b.findUnlessQuick("breaker, 30 % fail", "70 % served", r.share >= 0.695, "%.1f %%", 100*r.share)
-			b.findUnlessQuick("breaker, back at full rate", "≤ 8 s after recovery", r.back <= 8, "%d s", r.back)
-		}
-	}
-}
-
-// measureBreaker runs the three services, in virtual time if possible.
-func (b *bench) measureBreaker(l breakerLibrary, long time.Duration) (r breakerResult) {
-	services := []func(){func() { r.dead(l, long) }, func() { r.hang(l, long) }, func() { r.flaky(l, long) }}
-	if l.realTime {
-		_, _ = harness.Concurrently(len(services), func(i int) error {
-			services[i]()
-			return nil
-		})
-		return r
-	}
-	for _, run := range services {
-		b.simulate(run)
-	}
-	return r
-}
-
-// dead fails all calls for a time, and none later.
-func (r *breakerResult) dead(c breakerLibrary, long time.Duration) {
-	s := &service{}
-	var whileDead atomic.Int64
-	good := s.send(c.make(), 2*long, func(at time.Duration) error {
+// services are one that is dead for a time and then well, one that hangs, and one that fails three
+// calls in ten.
+func services(long time.Duration) (lengths []time.Duration, calls []serviceCall) {
+	dead := func(at time.Duration) error {
 		if at < long {
-			whileDead.Add(1)
 			return errService
 		}
 		return nil
-	})
-	s.calls.Wait()
-	r.early = s.early.Load()
-	r.later = whileDead.Load() - r.early
-	r.back = len(good) // or never
-	for i := len(good) - 1; i >= int(long/time.Second) && good[i] >= 190; i-- {
-		r.back = i - int(long/time.Second)
 	}
-}
-
-func (r *breakerResult) hang(c breakerLibrary, long time.Duration) {
-	s, release := &service{}, make(chan struct{})
-	s.send(c.make(), long, func(time.Duration) error {
-		<-release
+	hung := func(at time.Duration) error {
+		time.Sleep(long - at)
 		return nil
-	})
-	r.hung = s.sent.Load()
-	close(release)
-	s.calls.Wait()
-}
-
-func (r *breakerResult) flaky(c breakerLibrary, long time.Duration) {
-	s := &service{}
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // repeatable on purpose
-	var mu sync.Mutex
-	good := s.send(c.make(), long, func(time.Duration) error {
+	}
+	random, mu := newRandom(1), sync.Mutex{}
+	flaky := func(time.Duration) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if random.IntN(10) < 3 {
 			return errService
 		}
 		return nil
-	})
-	s.calls.Wait()
-	sum := int64(0)
-	for _, n := range good {
-		sum += n
 	}
-	r.share = float64(sum) / float64(long/callsEvery)
+	return []time.Duration{2 * long, long, long}, []serviceCall{dead, hung, flaky}
+}
+
+// breakers are services that are dead or hung for 30 s, or fail three calls in ten.
+func (b *bench) breakers() {
+	long := harness.Scale(b.Run, 30*time.Second, 3*time.Second)
+	t := b.Table("Breakers, 200 calls a second",
+		"breaker", "dead 30 s: sent in the first second, later", "hung 30 s: sent of 6,000", "30 % fail: went well", "back at 95 % after a dead service recovers")
+	for _, l := range breakerLibraries {
+		if l.realTime && b.Quick {
+			continue
+		}
+		all, seconds := b.measureBreaker(l, long), int(long/time.Second)
+		dead, hung := all[0], sum(all[1].sent)
+		early, later := dead.sent[0].Load(), sum(dead.sent[1:seconds])
+		share := float64(sum(all[2].good)) / float64(long/callsEvery)
+		back := len(dead.good) // or never
+		for i := len(dead.good) - 1; i >= seconds && dead.good[i].Load() >= 190; i-- {
+			back = i - seconds
+		}
+		t.Row(l.name, fmt.Sprintf("%d, %d", early, later), hung, fmt.Sprintf("%.1f %%", 100*share), fmt.Sprintf("%d s", back))
+		if l.name == ours {
+			b.Find("breaker, dead for 30 s", "≤ 12 sent in the first second, ≤ 5 later", early <= 12 && later <= 5, "%d, %d", early, later)
+			b.Find("breaker, hung for 30 s", "≤ 250 sent", hung <= 250, "%d", hung)
+			b.Find("breaker, 30 % fail", "70 % served", share >= 0.695, "%.1f %%", 100*share)
+			b.Find("breaker, back at full rate", "≤ 8 s after recovery", back <= 8, "%d s", back)
+		}
+	}
+}
+
+// measureBreaker runs the three services, in virtual time if possible.
+func (b *bench) measureBreaker(l breakerLibrary, long time.Duration) (all [3]traffic) {
+	lengths, calls := services(long)
+	if l.realTime {
+		_, _ = harness.Concurrently(len(calls), func(i int) error {
+			all[i] = send(l.make(), lengths[i], calls[i])
+			return nil
+		})
+		return all
+	}
+	for i, call := range calls {
+		b.simulate(func() { all[i] = send(l.make(), lengths[i], call) })
+	}
+	return all
 }

@@ -167,13 +167,16 @@ func newAegis() *limiter {
 	}
 }
 
-var sentinels atomic.Int64
+var names atomic.Int64
+
+// newName returns a name for statistics that a process keeps.
+func newName() string { return "bench" + strconv.FormatInt(names.Add(1), 10) }
 
 func newSentinel() *limiter {
 	logging.ResetGlobalLoggerLevel(logging.ErrorLevel)
 	system_metric.SetSystemCpuUsage(0)
 	harness.Must(system.LoadRules([]*system.Rule{{MetricType: system.CpuUsage, TriggerCount: 0.8, Strategy: system.BBR}}))
-	resource := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
+	resource := newName()
 	return &limiter{
 		cpu: func(tick int, busy float64) {
 			if tick%4 == 0 {
@@ -192,19 +195,16 @@ func newSentinel() *limiter {
 
 // cost compares entry and exit with their floor: one word and two readings of the clock.
 func (b *bench) cost() {
-	rounds, calls := 400, 5000
-	if b.Quick {
-		rounds, calls = 3, 100
-	}
+	calls := b.Size(5000, 100)
 	var all []*harness.Contender
 	add := func(name string, call func()) {
-		all = append(all, &harness.Contender{Name: name, Measure: func(c *harness.Contender) {
+		all = append(all, harness.NewContender(name, "ns", func() float64 {
 			begin := time.Now()
 			for range calls {
 				call()
 			}
-			c.Add("ns", float64(time.Since(begin))/float64(calls))
-		}})
+			return float64(time.Since(begin)) / float64(calls)
+		}))
 	}
 	add("floor", floorCall())
 	add(ours+", breaker", breakerCall())
@@ -217,7 +217,7 @@ func (b *bench) cost() {
 			}
 		})
 	}
-	harness.TakeTurns(rounds, all...)
+	harness.TakeTurns(b.Size(400, 3), all...)
 	t := b.Table("Entry and exit: the least of many rounds", "limiter", "ns", "to the floor")
 	toFloor := map[string]float64{}
 	for _, c := range all {

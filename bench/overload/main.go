@@ -35,7 +35,7 @@ type bench struct {
 // main runs as a test, because only tests have bubbles. What the testing package prints is
 // discarded.
 func main() {
-	serveIfAsked()
+	harness.RunIfChild(serveHTTP)
 	args, stdout := os.Args[1:], os.Stdout
 	os.Args = os.Args[:1]
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
@@ -58,27 +58,19 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	b.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
 	b.Rivals = modules
 	b.Settings = func() string { return "Envoy's gradient after its documentation" }
-	timed := func(name string, run func()) harness.Case {
-		return harness.Case{Name: name, Run: func() {
-			begin := time.Now()
-			run()
-			b.Logf("%s: %s", name, time.Since(begin).Round(time.Second))
-		}}
-	}
 	return b.Main(args, []harness.Case{
-		timed("cost", b.cost),
-		timed("permits", b.permits),
-		timed("server", b.waitingServers),
-		timed("busy server", b.busyServers),
-		timed("virtual server", b.virtualServers),
-		timed("one processor", b.processor),
-		timed("2 workers", func() { b.capacity(2) }),
-		timed("10 workers", func() { b.capacity(10) }),
-		timed("100 workers", func() { b.capacity(100) }),
-		timed("offered", b.offered),
-		timed("changes", b.changes),
-		timed("priorities", b.priorities),
-		timed("breaker", b.breakers),
+		{Name: "cost", Run: b.cost},
+		{Name: "server", Run: b.waitingServers},
+		{Name: "busy server", Run: b.busyServers},
+		{Name: "virtual server", Run: b.virtualServers},
+		{Name: "one processor", Run: b.processor},
+		{Name: "2 workers", Run: func() { b.capacity(2) }},
+		{Name: "10 workers", Run: func() { b.capacity(10) }},
+		{Name: "100 workers", Run: func() { b.capacity(100) }},
+		{Name: "offered", Run: b.offered},
+		{Name: "changes", Run: b.changes},
+		{Name: "priorities", Run: b.priorities},
+		{Name: "breaker", Run: b.breakers},
 	})
 }
 
@@ -91,13 +83,6 @@ func (b *bench) simulate(f func()) {
 		time.Sleep(time.Until(begin))
 		f()
 	})
-}
-
-// findUnlessQuick adds a finding, which a quick run has not measured.
-func (b *bench) findUnlessQuick(title, target string, met bool, measured string, args ...any) {
-	if !b.Quick {
-		b.Find(title, target, met, measured, args...)
-	}
 }
 
 // grid adds a table with a row for each library and a column for each offered load, as a multiple of

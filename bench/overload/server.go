@@ -29,28 +29,12 @@ type serverConfig struct {
 	Mean    time.Duration // of an exponential distribution
 }
 
-// serverVariable is the environment variable that makes this program a server.
-const serverVariable = "PENSTOCK_BENCH_SERVER"
-
-// serveIfAsked is the server process: it prints its address, and ends when its input ends.
-func serveIfAsked() {
-	text := os.Getenv(serverVariable)
-	if text == "" {
-		return
-	}
+// serveHTTP is the server process: it prints its address, and ends when its input ends.
+func serveHTTP(task string) error {
 	var c serverConfig
-	err := json.Unmarshal([]byte(text), &c)
-	if err == nil {
-		err = serveHTTP(c)
+	if err := json.Unmarshal([]byte(task), &c); err != nil {
+		return err
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func serveHTTP(c serverConfig) error {
 	silenceLogs()
 	handler, err := newHandler(c)
 	if err != nil {
@@ -152,12 +136,10 @@ type serverProcess struct {
 // startServer starts this program again as a server. A server whose requests keep the processor
 // busy has one, so that the clients have the other.
 func startServer(c serverConfig) *serverProcess {
-	cmd := exec.Command(harness.Must(os.Executable())) //nolint:noctx,gosec // it ends with its input
-	cmd.Env = append(os.Environ(), serverVariable+"="+string(harness.Must(json.Marshal(c))))
+	cmd := harness.Child(string(harness.Must(json.Marshal(c))))
 	if c.Workers == 0 {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	}
-	cmd.Stderr = os.Stderr
 	stdin, stdout := harness.Must(cmd.StdinPipe()), harness.Must(cmd.StdoutPipe())
 	harness.Check(cmd.Start())
 	s := &serverProcess{cmd: cmd, stdin: stdin}

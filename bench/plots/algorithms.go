@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // lanes are the limits of the picture of all algorithms.
@@ -30,7 +31,7 @@ const (
 
 // drawAlgorithms draws the decisions of each algorithm for the same burst of traffic
 // across the edge of a window. It runs the real store on a fake clock.
-func drawAlgorithms() (string, error) {
+func drawAlgorithms() string {
 	const left, top, height = 190, 66, 38
 	c := newCanvas(820, top+height*len(lanes)+46, "The same 60 requests under 10 a second, by algorithm")
 	x := func(at time.Duration) float64 {
@@ -41,10 +42,7 @@ func drawAlgorithms() (string, error) {
 	c.text(796, 50, "end", "soft", "most in any second")
 	for i, text := range lanes {
 		y := float64(top + height*i)
-		points, most, err := simulate(text)
-		if err != nil {
-			return "", err
-		}
+		points, most := simulate(text)
 		c.text(16, y+14, "start", "ink mono", text)
 		for _, p := range points {
 			class, h := "deny", 8.0
@@ -60,7 +58,7 @@ func drawAlgorithms() (string, error) {
 		c.text(x(at), bottom, "middle", "soft", at.String())
 	}
 	c.text(16, bottom+18, "start", "soft", "Tall: admitted at that instant (leaky bucket: acts). Short: denied.")
-	return c.String(), nil
+	return c.String()
 }
 
 type request struct {
@@ -69,24 +67,15 @@ type request struct {
 }
 
 // simulate sends the traffic and returns each request with the time at which it acts.
-func simulate(text string) (requests []request, most int, err error) {
-	limit, err := penstock.ParseLimit(text)
-	if err != nil {
-		return nil, 0, err
-	}
+func simulate(text string) (requests []request, most int) {
 	edge := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	now := edge
-	lim, err := penstock.New(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }}), limit)
-	if err != nil {
-		return nil, 0, err
-	}
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	lim := harness.Must(penstock.New(store, harness.Must(penstock.ParseLimit(text))))
 	var acts []time.Duration
-	for _, at := range traffic() {
+	for at := early; at < end; at = max(at+every, begin) {
 		now = edge.Add(at)
-		d, err := lim.Allow(context.Background(), "key")
-		if err != nil {
-			return nil, 0, err
-		}
+		d := harness.Must(lim.Allow(context.Background(), "key"))
 		if d.Allowed {
 			acts = append(acts, at+d.Delay)
 		}
@@ -94,15 +83,7 @@ func simulate(text string) (requests []request, most int, err error) {
 			requests = append(requests, request{shown, d.Allowed})
 		}
 	}
-	return requests, mostInOneSecond(acts), nil
-}
-
-func traffic() (at []time.Duration) {
-	at = append(at, early)
-	for t := begin; t < end; t += every {
-		at = append(at, t)
-	}
-	return at
+	return requests, mostInOneSecond(acts)
 }
 
 func mostInOneSecond(acts []time.Duration) (most int) {

@@ -6,27 +6,37 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
-// drawKeys plots the time of a decision against the number of keys, both on
-// logarithmic axes.
-func drawKeys(rows [][]string) (string, error) {
-	all, err := readSeries(rows)
-	if err != nil {
-		return "", err
+// An axis places values, from the lowest to the highest, between two places of a picture.
+type axis struct {
+	low, high, from, to float64
+	logarithmic         bool
+}
+
+func (a axis) at(v float64) float64 {
+	if a.logarithmic {
+		return a.from + (a.to-a.from)*math.Log10(v/a.low)/math.Log10(a.high/a.low)
 	}
-	c := newCanvas(860, 470, "Nanoseconds a decision, by number of keys (lower is better)")
-	x := func(keys float64) float64 { return 60 + 520*math.Log10(keys)/6 }
-	y := func(ns float64) float64 { return 425 - 360*math.Log10(ns/20)/math.Log10(5000.0/20) }
-	for _, ns := range []float64{20, 50, 100, 200, 500, 1000, 2000, 5000} {
-		c.line(60, y(ns), 580, y(ns), "grid")
-		c.text(52, y(ns)+4, "end", "soft", fmt.Sprintf("%.0f", ns))
+	return a.from + (a.to-a.from)*(v-a.low)/(a.high-a.low)
+}
+
+// grid draws lines at values of the vertical axis.
+func (c *canvas) grid(x, y axis, values ...float64) {
+	for _, v := range values {
+		c.line(x.from, y.at(v), x.to, y.at(v), "grid")
+		c.text(52, y.at(v)+4, "end", "soft", fmt.Sprintf("%.0f", v))
 	}
-	for i, label := range []string{"1", "10", "100", "1,000", "10,000", "100,000", "1 million"} {
-		c.text(x(math.Pow10(i)), 447, "middle", "soft", label)
+}
+
+// steps returns the multiples of a step below an end.
+func steps(step, end float64) (values []float64) {
+	for v := 0.0; v < end; v += step {
+		values = append(values, v)
 	}
-	c.lines(all, x, y, 588, ", %.0f ns")
-	return c.String(), nil
+	return values
 }
 
 // A series is the figures of one limiter.
@@ -35,68 +45,82 @@ type series struct {
 	points []xy
 }
 
-// readSeries returns the series of rows of a name and two figures. Penstock is the last, and so drawn
-// on top.
-func readSeries(rows [][]string) (all []series, err error) {
+// A look is how a series is drawn: the classes of its line and of its label, and what is drawn on top
+// of it, which has a higher rank.
+type look struct {
+	line, label string
+	rank        int
+}
+
+var looks = map[string]look{
+	"penstock": {"ours", "oursText", 2},
+	"admitted": {"ours", "oursText", 2},
+	"bound":    {"bound", "boundText", 1},
+	"floor":    {"floor", "floorText", 1},
+}
+
+func (s series) look() look { return cmp.Or(looks[s.name], look{"rival", "soft", 0}) }
+
+// readSeries returns the series of rows of a name and two figures.
+func readSeries(rows [][]string) (all []series) {
 	for _, row := range rows {
-		v, err := numbers(row[1:]...)
-		if err != nil {
-			return nil, err
-		}
+		v := numbers(row[1:]...)
 		i := slices.IndexFunc(all, func(s series) bool { return s.name == row[0] })
 		if i < 0 {
 			i, all = len(all), append(all, series{name: row[0]})
 		}
 		all[i].points = append(all[i].points, xy{v[0], v[1]})
 	}
-	slices.SortStableFunc(all, func(a, b series) int { return cmp.Compare(rank(a.name), rank(b.name)) })
-	return all, nil
+	return all
 }
 
-// lines draws series between two axes, with labels at the right edge that have the last figure.
-func (c *canvas) lines(all []series, x, y func(float64) float64, edge float64, figure string) {
-	var labels []label
+// lines draws series, with labels at the right edge that say the last figure.
+func (c *canvas) lines(all []series, x, y axis, edge float64, label func(s series, last float64) string) {
+	slices.SortStableFunc(all, func(a, b series) int { return cmp.Compare(a.look().rank, b.look().rank) })
+	var labels []placed
 	for _, s := range all {
 		var points []xy
 		for _, p := range s.points {
-			points = append(points, xy{x(p.x), y(p.y)})
+			points = append(points, xy{x.at(p.x), y.at(p.y)})
 		}
-		c.path(points, classOf(s.name))
-		last := s.points[len(s.points)-1]
-		labels = append(labels, label{y: y(last.y), text: s.name + fmt.Sprintf(figure, last.y), class: textClassOf(s.name)})
+		c.path(points, s.look().line)
+		last := s.points[len(s.points)-1].y
+		labels = append(labels, placed{y.at(last), label(s, last), s.look().label})
 	}
 	for _, l := range spreadLabels(labels) {
 		c.text(edge, l.y+4, "start", l.class, l.text)
 	}
 }
 
-func rank(name string) int {
-	switch name {
-	case "penstock":
-		return 2
-	case "floor":
-		return 1
-	}
-	return 0
+func withFigure(unit string) func(series, float64) string {
+	return func(s series, last float64) string { return fmt.Sprintf("%s, %.0f%s", s.name, last, unit) }
 }
 
-func classOf(name string) string { return []string{"rival", "floor", "ours"}[rank(name)] }
-
-func textClassOf(name string) string { return []string{"soft", "floorText", "oursText"}[rank(name)] }
-
-type label struct {
+type placed struct {
 	y           float64
 	text, class string
 }
 
 // spreadLabels moves labels apart so that none covers another.
-func spreadLabels(labels []label) []label {
+func spreadLabels(labels []placed) []placed {
 	const height = 16
-	slices.SortFunc(labels, func(a, b label) int { return cmp.Compare(a.y, b.y) })
+	slices.SortFunc(labels, func(a, b placed) int { return cmp.Compare(a.y, b.y) })
 	for i := 1; i < len(labels); i++ {
 		labels[i].y = max(labels[i].y, labels[i-1].y+height)
 	}
 	return labels
+}
+
+// drawKeys plots the time of a decision against the number of keys.
+func drawKeys(rows [][]string) string {
+	c := newCanvas(860, 470, "Nanoseconds a decision, by number of keys (lower is better)")
+	x, y := axis{1, 1e6, 60, 580, true}, axis{20, 5000, 425, 65, true}
+	c.grid(x, y, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+	for i, label := range []string{"1", "10", "100", "1,000", "10,000", "100,000", "1 million"} {
+		c.text(x.at(math.Pow10(i)), 447, "middle", "soft", label)
+	}
+	c.lines(readSeries(rows), x, y, 588, withFigure(" ns"))
+	return c.String()
 }
 
 // overloadTitles are the pictures of goodput by offered load, by case.
@@ -105,96 +129,59 @@ var overloadTitles = map[string]string{
 	"idle": "The same, when the workers wait for a database",
 }
 
-// drawOverload plots goodput against offered load, which is on a logarithmic axis.
-func drawOverload(rows [][]string, which string) (string, error) {
-	rows = slices.DeleteFunc(slices.Clone(rows), func(row []string) bool { return row[0] != which })
-	for i := range rows {
-		rows[i] = rows[i][1:]
+// drawOverload plots goodput against offered load.
+func drawOverload(rows [][]string, which string) string {
+	var of [][]string
+	for _, row := range rows {
+		if row[0] == which {
+			of = append(of, row[1:])
+		}
 	}
-	all, err := readSeries(rows)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("there is no case %q", which)
-	}
-	if err != nil {
-		return "", err
+	if len(of) == 0 {
+		harness.Check(fmt.Errorf("there is no case %q", which))
 	}
 	c := newCanvas(860, 470, overloadTitles[which])
 	c.text(16, 46, "start", "soft", "A server of 1,000 calls a second: ten workers, 10 ms a call.")
-	x := func(offered float64) float64 { return 60 + 560*math.Log10(offered/500)/math.Log10(20) }
-	y := func(good float64) float64 { return 400 - 320*good/1100 }
-	for good := 0.0; good <= 1000; good += 250 {
-		c.line(60, y(good), 620, y(good), "grid")
-		c.text(52, y(good)+4, "end", "soft", fmt.Sprintf("%.0f", good))
-	}
+	x, y := axis{500, 10_000, 60, 620, true}, axis{0, 1100, 400, 80, false}
+	c.grid(x, y, steps(250, 1001)...)
 	for _, offered := range []float64{500, 1000, 2000, 5000, 10000} {
 		anchor := "middle"
 		if offered == 10000 { // there are labels beside it
 			anchor = "end"
 		}
-		c.text(x(offered), 420, anchor, "soft", fmt.Sprintf("%.0f", offered))
+		c.text(x.at(offered), 420, anchor, "soft", fmt.Sprintf("%.0f", offered))
 	}
 	c.text(340, 442, "middle", "soft", "calls offered, a second")
-	c.line(x(1000), y(1100), x(1000), y(0), "axis")
-	c.text(x(1000)+6, y(1100)+10, "start", "soft", "capacity")
-	c.lines(all, x, y, 630, ", %.0f")
-	return c.String(), nil
+	c.line(x.at(1000), y.at(1100), x.at(1000), y.at(0), "axis")
+	c.text(x.at(1000)+6, y.at(1100)+10, "start", "soft", "capacity")
+	c.lines(readSeries(of), x, y, 630, withFigure(""))
+	return c.String()
 }
 
 // drawOutage plots what was admitted against the bound while Redis was down.
-func drawOutage(rows [][]string) (string, error) {
-	var admitted, bound []xy
-	from, to := -1.0, -1.0
+func drawOutage(rows [][]string) string {
+	bound, admitted, down := series{name: "bound"}, series{name: "admitted"}, []float64(nil)
 	for _, row := range rows {
-		v, err := numbers(row[:3]...)
-		if err != nil {
-			return "", err
-		}
-		at := v[0]
-		admitted, bound = append(admitted, xy{at, v[1]}), append(bound, xy{at, v[2]})
-		if row[3] == "1" {
-			if from < 0 {
-				from = at
-			}
-			to = at
+		v := numbers(row...)
+		admitted.points, bound.points = append(admitted.points, xy{v[0], v[1]}), append(bound.points, xy{v[0], v[2]})
+		if v[3] == 1 {
+			down = append(down, v[0])
 		}
 	}
-	if from < 0 {
-		return "", errors.New("there is no outage")
+	if len(down) == 0 {
+		harness.Check(errors.New("there is no outage"))
 	}
-	return drawTimeline(admitted, bound, from, to), nil
-}
-
-func drawTimeline(admitted, bound []xy, from, to float64) string {
 	c := newCanvas(820, 400, "Units admitted while Redis is killed and comes back empty")
-	seconds, most := bound[len(bound)-1].x, bound[len(bound)-1].y*1.05
-	x := func(s float64) float64 { return 60 + 620*s/seconds }
-	y := func(n float64) float64 { return 350 - 300*n/most }
-	c.rect(x(from), 50, x(to)-x(from), 300, "down")
-	c.text((x(from)+x(to))/2, 336, "middle", "boundText", "Redis is down")
-	for n := 0.0; n < most; n += 500 {
-		c.line(60, y(n), 680, y(n), "grid")
-		c.text(52, y(n)+4, "end", "soft", fmt.Sprintf("%.0f", n))
-	}
-	for s := 0.0; s <= seconds; s += 2 {
-		c.text(x(s), 370, "middle", "soft", fmt.Sprintf("%.0f s", s))
+	last := bound.points[len(bound.points)-1]
+	x, y := axis{0, last.x, 60, 680, false}, axis{0, 1.05 * last.y, 350, 50, false}
+	from, to := x.at(down[0]), x.at(down[len(down)-1])
+	c.rect(from, 50, to-from, 300, "down")
+	c.text((from+to)/2, 336, "middle", "boundText", "Redis is down")
+	c.grid(x, y, steps(500, y.high)...)
+	for _, s := range steps(2, x.high+0.01) {
+		c.text(x.at(s), 370, "middle", "soft", fmt.Sprintf("%.0f s", s))
 	}
 	c.text(16, 390, "start", "soft", "Two processes, one key under 100 a second, 500 requests a second offered. No caller sees an error.")
-	for _, line := range []struct {
-		points []xy
-		class  string
-	}{{bound, "bound"}, {admitted, "ours"}} {
-		var points []xy
-		for _, p := range line.points {
-			points = append(points, xy{x(p.x), y(p.y)})
-		}
-		c.path(points, line.class)
-	}
-	ends := spreadLabels([]label{
-		{y(bound[len(bound)-1].y), "bound", "boundText"},
-		{y(admitted[len(admitted)-1].y), "admitted", "oursText"},
-	})
-	for _, l := range ends {
-		c.text(688, l.y+4, "start", l.class, l.text)
-	}
+	c.lines([]series{bound, admitted}, x, y, 688, func(s series, _ float64) string { return s.name })
 	return c.String()
 }

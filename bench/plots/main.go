@@ -2,102 +2,63 @@
 // and from the store itself: docs/images/*.svg.
 //
 //	go run ./memory -series results/keys.csv
-//	go run ./outage -csv results/outage.csv
+//	go run ./resilience -run outage -csv results/outage.csv
 //	go run ./overload -run offered -csv results/overload.csv
 //	go run ./plots
 package main
 
 import (
 	"encoding/csv"
-	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 func main() {
-	results := flag.String("results", "results", "the folder of the results")
-	images := flag.String("images", "../docs/images", "the folder of the pictures")
-	flag.Parse()
-	if err := draw(*results, *images); err != nil {
-		fmt.Fprintln(os.Stderr, "plots:", err)
-		os.Exit(1)
-	}
-}
-
-// draw writes all pictures into a folder.
-func draw(results, images string) error {
-	all, err := pictures(results)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(images, 0o755); err != nil {
-		return err
-	}
-	for name, svg := range all {
-		if err := os.WriteFile(filepath.Join(images, name), []byte(svg), 0o644); err != nil {
-			return err
+	r := harness.New("plots", os.Stdout, os.Stderr)
+	results := r.Flags.String("results", "results", "the folder of the results")
+	images := r.Flags.String("images", "../docs/images", "the folder of the pictures")
+	r.Prepare = func() {
+		r.Done = true // there is no report
+		harness.Check(os.MkdirAll(*images, 0o755))
+		for _, p := range pictures {
+			harness.Check(os.WriteFile(filepath.Join(*images, p.name), []byte(p.text(*results)), 0o644))
 		}
 	}
-	return nil
+	os.Exit(r.Main(os.Args[1:], nil))
 }
 
-// sources are the pictures that are drawn from results, and their files.
-var sources = []struct {
-	picture, file string
-	columns       int
-	draw          func(rows [][]string) (string, error)
-}{
-	{"keys.svg", "keys.csv", 3, drawKeys},
-	{"outage.svg", "outage.csv", 4, drawOutage},
-	{"overload-busy.svg", "overload.csv", 4, func(rows [][]string) (string, error) { return drawOverload(rows, "busy") }},
-	{"overload-idle.svg", "overload.csv", 4, func(rows [][]string) (string, error) { return drawOverload(rows, "idle") }},
+// A picture is drawn from a file of the results, or from none.
+type picture struct {
+	name, file string
+	draw       func(rows [][]string) string
 }
 
-// pictures returns the text of each file.
-func pictures(results string) (map[string]string, error) {
-	edge, err := drawAlgorithms()
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]string{"algorithms.svg": edge}
-	for _, s := range sources {
-		rows, err := readCSV(filepath.Join(results, s.file), s.columns)
-		if err != nil {
-			return nil, err
-		}
-		if all[s.picture], err = s.draw(rows); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.file, err)
-		}
-	}
-	return all, nil
+var pictures = []picture{
+	{"algorithms.svg", "", func([][]string) string { return drawAlgorithms() }},
+	{"keys.svg", "keys.csv", drawKeys},
+	{"outage.svg", "outage.csv", drawOutage},
+	{"overload-busy.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "busy") }},
+	{"overload-idle.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "idle") }},
 }
 
-// readCSV returns the rows below the heading.
-func readCSV(file string, columns int) ([][]string, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+// text returns the text of the picture.
+func (p picture) text(results string) string {
+	if p.file == "" {
+		return p.draw(nil)
 	}
+	f := harness.Must(os.Open(filepath.Join(results, p.file)))
 	defer func() { _ = f.Close() }() // only read from
-	r := csv.NewReader(f)
-	r.FieldsPerRecord = columns
-	rows, err := r.ReadAll()
-	if err != nil || len(rows) < 2 {
-		return nil, fmt.Errorf("%s: %d rows: %w", file, len(rows), err)
-	}
-	return rows[1:], nil
+	return p.draw(harness.Must(csv.NewReader(f).ReadAll())[1:])
 }
 
 // numbers parses cells.
-func numbers(cells ...string) ([]float64, error) {
+func numbers(cells ...string) []float64 {
 	values := make([]float64, len(cells))
 	for i, c := range cells {
-		var err error
-		if values[i], err = strconv.ParseFloat(c, 64); err != nil {
-			return nil, err
-		}
+		values[i] = harness.Must(strconv.ParseFloat(c, 64))
 	}
-	return values, nil
+	return values
 }

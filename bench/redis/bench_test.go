@@ -36,6 +36,7 @@ func TestCasesRunQuick(t *testing.T) {
 		"Limiter.Allow with its deadline |", "| TakeAll of three keys, 64 goroutines |", "| a Cluster | 5 |", "| penstock token-bucket script, redis-benchmark -c 50 -P 16 |",
 		"| memory a key, 2,000 keys of 20 bytes, penstock token-bucket, Cluster |", "| Istio rolling window | standalone |", "| zset log, 1000 entries |",
 		"| penstock sliding-log, with the documents' settings |", "| 20 connections, no pipeline | hash log, by its text |", "| 4,000 keys, token bucket |",
+		"| acquire and release on Redis, 64 callers, 10 held |", "| 100 permits of a key on Redis |", "| memory, 1 callers: a settlement |", "| Redis, 64 callers: a take under an ID |",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &out)

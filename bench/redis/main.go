@@ -40,7 +40,7 @@ func (b *bench) benchmarkRounds() int { return max(b.Rounds/3, 1) }
 func command(args []string, stdout, stderr io.Writer) int {
 	quietGoZero()
 	b := &bench{Run: harness.New("redis", stdout, stderr)}
-	b.TurnFlags("rounds", 60, "round", 40*time.Millisecond)
+	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 60, Turn: 40 * time.Millisecond}, harness.Turns{Rounds: 3, Turn: 2 * time.Millisecond})
 	instructions := b.Flags.Bool("instructions", false, "count the server's instructions too, which needs valgrind and is slow")
 	tenMillion := b.Flags.Bool("tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
 	for _, l := range append(floors[:1:1], rivals...) {
@@ -51,15 +51,14 @@ func command(args []string, stdout, stderr io.Writer) int {
 		return fmt.Sprintf("Redis %s, %d rounds of %s a limiter, %d by redis-benchmark", version, b.Rounds, b.Turn, b.benchmarkRounds())
 	}
 	b.Prepare = func() {
-		if b.Quick {
-			b.Rounds, b.Turn = min(b.Rounds, 3), 2*time.Millisecond
-		}
 		b.server = b.startServer(nil)
 		version = redistest.InfoField(b, b.server.Server, "redis_version")
 	}
 	return b.Main(args, []harness.Case{
 		{Name: "clients", Run: b.clients},
 		{Name: "split", Run: b.split},
+		{Name: "permits", Run: b.permits},
+		{Name: "settle", Run: b.settlements},
 		{Name: "scripts", Run: b.scripts},
 		{Name: "instructions", Run: b.instructions, Only: instructions},
 		{Name: "weight", Run: b.weights},

@@ -84,19 +84,11 @@ func (w *outageTimer) hasBoth() bool {
 	return len(w.before) > 0 && len(w.after) > 0
 }
 
-func p99(ds []time.Duration) time.Duration {
-	if len(ds) == 0 {
-		return 0
-	}
-	slices.Sort(ds)
-	return ds[len(ds)*99/100]
-}
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func p99(ds []time.Duration) time.Duration { return harness.Quantile(ds, 0.99) }
 
 // hang stops Redis under load.
 func (b *bench) hang() {
-	server, store := b.startRedis(usual)
+	server, store := b.StartStore(usual)
 	w := &outageTimer{}
 	fallback := penstock.WithFallback(store, nil, &penstock.FallbackOptions{
 		OnChange: func(c penstock.FallbackChange) { w.down.Store(c.Down) },
@@ -122,7 +114,7 @@ func (b *bench) hang() {
 	}
 	b.Find("Redis hung (SIGSTOP), 64 callers, deadline 50 ms", "p99 ≤ 60 ms until detected, ≤ 1 ms after",
 		p99(until) <= 60*time.Millisecond && p99(after) <= time.Millisecond,
-		"%.1f ms of %d calls, %.3f ms of %d", millis(p99(until)), len(until), millis(p99(after)), len(after))
+		"%.1f ms of %d calls, %.3f ms of %d", harness.Millis(p99(until)), len(until), harness.Millis(p99(after)), len(after))
 	b.Find("the same: goroutines and memory", "flat: two more per caller at any time, 8 more at the end, 2 MB",
 		most <= goroutines+2*callers && still <= goroutines+8 && grown <= 2<<20,
 		"%+d goroutines at most, %+d at the end, %+.2f MB", most-goroutines, still-goroutines, float64(grown)/(1<<20))
@@ -130,16 +122,8 @@ func (b *bench) hang() {
 
 // load calls a limiter with a thousand keys until it is stopped.
 func (w *outageTimer) load(lim *penstock.Limiter, perSecond float64, callers int) (stop func() counts) {
-	var over atomic.Bool
-	done := make(chan counts, 1)
-	go func() {
-		done <- callPaced(func(time.Duration) bool { return !over.Load() }, perSecond, callers, func(rng *rand.Rand) (penstock.Decision, error) {
-			return w.take(lim, strconv.Itoa(rng.IntN(1000)))
-		})
-	}()
-	return sync.OnceValue(func() counts {
-		over.Store(true)
-		return <-done
+	return inBackground(perSecond, callers, func(rng *rand.Rand) (penstock.Decision, error) {
+		return w.take(lim, strconv.Itoa(rng.IntN(1000)))
 	})
 }
 
@@ -171,7 +155,7 @@ const stableFor = 500 * time.Millisecond
 // the outage: a machine that stalls must not be taken for one, nor hide it.
 func (b *bench) failover(title, url string, primary *redistest.Server, allow func(), replaced func() bool) {
 	w := &outageTimer{}
-	fallback := penstock.WithFallback(b.open(url, usual), nil, nil)
+	fallback := penstock.WithFallback(b.OpenStore(url, usual), nil, nil)
 	stop := w.load(limiter(fallback, "1000000/1s"), 8000, 16)
 	defer stop()
 	<-time.After(b.span / 5)

@@ -14,7 +14,7 @@ import (
 
 // leaseHotKey takes one key below its rate, with a lease and without, in turns.
 func (b *bench) leaseHotKey() {
-	server, store := b.startRedis(patient)
+	server, store := b.StartStore(patient)
 	lease := penstock.WithLease(store, nil)
 	defer func() { _ = lease.Close(context.Background()) }()
 	const limit = "20000000/1s burst=15000"
@@ -34,11 +34,11 @@ func (b *bench) leaseHotKey() {
 // leaseAboveRate runs eight nodes, each with its own client, with far more load than the
 // limit.
 func (b *bench) leaseAboveRate() {
-	server, _ := b.startRedis(patient)
+	server, _ := b.StartStore(patient)
 	const nodes, burst, perSecond = 8, 6000, 6000
 	var lims []*penstock.Limiter
 	for range nodes {
-		lease := penstock.WithLease(b.open("redis://"+server.Addr, patient), &penstock.LeaseOptions{Nodes: nodes})
+		lease := penstock.WithLease(b.OpenStore("redis://"+server.Addr, patient), &penstock.LeaseOptions{Nodes: nodes})
 		defer func() { _ = lease.Close(context.Background()) }()
 		lims = append(lims, limiter(lease, fmt.Sprintf("%d/1s burst=%d", perSecond, burst)))
 	}
@@ -71,7 +71,7 @@ func mixedTraffic(store penstock.Store) takeFunc {
 
 // denyAbusers compares a store with and without a deny cache, in turns.
 func (b *bench) denyAbusers() {
-	server, store := b.startRedis(patient)
+	server, store := b.StartStore(patient)
 	without := b.contender("without", server, mixedTraffic(store))
 	with := b.contender("with", server, mixedTraffic(penstock.WithDenyCache(store, nil)))
 	harness.TakeTurns(b.Rounds, without, with)
@@ -83,7 +83,7 @@ func (b *bench) denyAbusers() {
 // denySaturated takes ten times the limit of a few keys, at a steady pace, with a deny
 // cache and without.
 func (b *bench) denySaturated() {
-	server, store := b.startRedis(patient)
+	server, store := b.StartStore(patient)
 	for _, keys := range []int{1, 10, 100} {
 		b.denySaturatedKeys(server, store, keys)
 	}
@@ -122,7 +122,7 @@ func (b *bench) denySaturatedKeys(server *redistest.Server, store penstock.Store
 
 // healthyPath compares a store with each wrapper and without, in turns.
 func (b *bench) healthyPath() {
-	server, store := b.startRedis(patient)
+	server, store := b.StartStore(patient)
 	contender := func(name string, store penstock.Store) *harness.Contender {
 		lim := limiter(store, "1000000/1s")
 		return b.contender(name, server, func(rng *rand.Rand) (penstock.Decision, error) {

@@ -16,6 +16,11 @@ type Contender struct {
 	figures map[string][]float64
 }
 
+// NewContender returns a contender with one figure, which measure returns.
+func NewContender(name, figure string, measure func() float64) *Contender {
+	return &Contender{Name: name, Measure: func(c *Contender) { c.Add(figure, measure()) }}
+}
+
 // Add adds a measurement to a figure.
 func (c *Contender) Add(figure string, value float64) {
 	if c.figures == nil {

@@ -34,7 +34,7 @@ func TestMainExitStatus(t *testing.T) {
 	} {
 		var out, stderr bytes.Buffer
 		r := New("bench", &out, &stderr)
-		r.TurnFlags("rounds", 2, "round", time.Second)
+		r.TurnFlags("rounds", "round", Turns{2, time.Second}, Turns{1, time.Millisecond})
 		if got := r.Main(test.args, []Case{{Name: "case", Run: func() { test.run(r) }}}); got != test.want {
 			t.Errorf("%s: exit status %d, want %d; printed %q", test.name, got, test.want, &stderr)
 		}

@@ -10,11 +10,25 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
+
+// StartStore starts a server without persistence for the rest of the case, and opens a store on it.
+func (r *Run) StartStore(timeout time.Duration) (*redistest.Server, *redisstore.Store) {
+	server := redistest.StartForTest(r, redistest.Options{})
+	return server, r.OpenStore("redis://"+server.Addr, timeout)
+}
+
+// OpenStore opens a store with its own client for the rest of the case.
+func (r *Run) OpenStore(url string, timeout time.Duration) *redisstore.Store {
+	store := Must(redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: timeout}))
+	r.Cleanup(store.Close)
+	return store
+}
 
 // A RedisBenchmark is the settings of redis-benchmark.
 type RedisBenchmark struct {

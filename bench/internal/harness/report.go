@@ -2,13 +2,16 @@ package harness
 
 import (
 	"cmp"
+	"encoding/csv"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/procfs"
 )
@@ -164,6 +167,25 @@ func quantile(sorted []float64, q float64) float64 {
 	low := int(at)
 	high := min(low+1, len(sorted)-1)
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
+}
+
+// Quantile sorts times, and returns the one below which that share of them is; 0 if there is none.
+func Quantile(times []time.Duration, q float64) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[min(int(q*float64(len(times))), len(times)-1)]
+}
+
+// Millis is a time in milliseconds.
+func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// WriteCSV writes a file that bench/plots draws, or ends the case.
+func WriteCSV(file string, lines [][]string) {
+	f := Must(os.Create(file))
+	Check(csv.NewWriter(f).WriteAll(lines))
+	Check(f.Close())
 }
 
 // Ratios divides measurements of the same round, so that other load on the machine

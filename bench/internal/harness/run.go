@@ -18,10 +18,9 @@ import (
 // servers for tests it is the test that they are called by; where a test would fail, the case ends.
 type Run struct {
 	testing.TB
-	Flags    *flag.FlagSet
-	Quick    bool
-	Rounds   int           // turns of each contender
-	Turn     time.Duration // about how long a turn takes
+	Flags *flag.FlagSet
+	Quick bool
+	Turns
 	Prepare  func()        // is called after the flags were read, before the cases; nil for nothing
 	Done     bool          // set by Prepare if no cases are to be run
 	Settings func() string // are printed beside the machine
@@ -31,6 +30,7 @@ type Run struct {
 	stdout, stderr io.Writer
 	roundsFlag     string // the names of flags
 	turnFlag       string
+	quickTurns     Turns
 	tables         []*Table
 	cleanups       []func()
 }
@@ -45,16 +45,22 @@ type Case struct {
 
 // New returns the run of a benchmark.
 func New(name string, stdout, stderr io.Writer) *Run {
-	r := &Run{Flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr, Rounds: 1, Turn: 1}
+	r := &Run{Flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr, Turns: Turns{1, 1}}
 	r.Flags.SetOutput(stderr)
 	return r
 }
 
-// TurnFlags defines the flags that say how many turns are taken, and how long one is.
-func (r *Run) TurnFlags(roundsFlag string, rounds int, turnFlag string, turn time.Duration) {
-	r.roundsFlag, r.turnFlag = roundsFlag, turnFlag
-	r.Flags.IntVar(&r.Rounds, roundsFlag, rounds, "number of turns of each contender in a case")
-	r.Flags.DurationVar(&r.Turn, turnFlag, turn, "length of a turn")
+// Turns are how many turns each contender of a case takes, and about how long one is.
+type Turns struct {
+	Rounds int
+	Turn   time.Duration
+}
+
+// TurnFlags defines the flags of turns, and those of a quick run.
+func (r *Run) TurnFlags(roundsFlag, turnFlag string, full, quick Turns) {
+	r.roundsFlag, r.turnFlag, r.quickTurns = roundsFlag, turnFlag, quick
+	r.Flags.IntVar(&r.Rounds, roundsFlag, full.Rounds, "number of turns of each contender in a case")
+	r.Flags.DurationVar(&r.Turn, turnFlag, full.Turn, "length of a turn")
 }
 
 // Main reads the command line, runs the cases that it names, prints the report and returns the exit
@@ -78,9 +84,12 @@ func (r *Run) Main(args []string, cases []Case) int {
 		r.Logf("%v", err)
 		return 2
 	}
+	if r.Quick && r.roundsFlag != "" {
+		r.Turns = Turns{min(r.Rounds, r.quickTurns.Rounds), r.quickTurns.Turn}
+	}
 	defer r.Close()
 	if r.Prepare != nil {
-		if err := r.attempt(r.Prepare, false); err != nil {
+		if err := Try(r.Prepare); err != nil {
 			r.Logf("%v", err)
 			return 1
 		}
@@ -93,10 +102,12 @@ func (r *Run) Main(args []string, cases []Case) int {
 		if !only.MatchString(c.Name) || c.Only != nil && !*c.Only {
 			continue
 		}
-		if err := r.attempt(c.Run, true); err != nil {
+		begin := time.Now()
+		if err := r.attempt(c.Run); err != nil {
 			wrong++
 			r.Logf("wrong workload: %s: %v", c.Name, err)
 		}
+		r.Logf("%s took %s", c.Name, time.Since(begin).Round(time.Second))
 		runtime.GC()
 	}
 	r.report()
@@ -135,7 +146,7 @@ type failure struct{ error }
 // Check ends the case if there is an error. It must be called by the goroutine of the case.
 func Check(err error) {
 	if err != nil {
-		panic(failure{err}) //nolint:forbidigo // it is recovered by attempt, as in a test
+		panic(failure{err}) //nolint:forbidigo // it is recovered by Try, as in a test
 	}
 }
 
@@ -145,9 +156,8 @@ func Must[T any](value T, err error) T {
 	return value
 }
 
-// attempt returns the failure of a function. If it ends there, its cleanups are run.
-func (r *Run) attempt(f func(), ends bool) (err error) {
-	before := len(r.cleanups)
+// Try returns the failure of a function, if Check, Must or Fatal has ended it.
+func Try(f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			fail, ok := p.(failure)
@@ -156,12 +166,15 @@ func (r *Run) attempt(f func(), ends bool) (err error) {
 			}
 			err = fail.error
 		}
-		if ends {
-			r.cleanUp(before)
-		}
 	}()
 	f()
 	return nil
+}
+
+// attempt returns the failure of a case, after its cleanups.
+func (r *Run) attempt(run func()) error {
+	defer r.cleanUp(len(r.cleanups))
+	return Try(run)
 }
 
 // cleanUp runs the cleanups above the first n.
@@ -188,13 +201,16 @@ func (r *Run) Fatal(args ...any) { Check(errors.New(fmt.Sprint(args...))) }
 // Fatalf ends the case.
 func (r *Run) Fatalf(format string, args ...any) { Check(fmt.Errorf(format, args...)) }
 
-// Size returns one of two sizes: that of a full run, or of a quick one.
-func (r *Run) Size(full, quick int) int {
+// Scale returns one of two values: that of a full run, or of a quick one.
+func Scale[T any](r *Run, full, quick T) T {
 	if r.Quick {
 		return quick
 	}
 	return full
 }
+
+// Size scales a number.
+func (r *Run) Size(full, quick int) int { return Scale(r, full, quick) }
 
 // Logf prints a line of progress, or an error.
 func (r *Run) Logf(format string, args ...any) {

@@ -1,18 +1,9 @@
-// Command rules measures what many rules cost: how long 10,000 rules and 100,000 exact values
-// under one parent take to load, what a match among them costs, and how long requests take
-// while the rules are reloaded.
-//
-//	go run ./rules           # half a minute
-//	go run ./rules -quick    # a few seconds, to see that it runs
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,33 +14,20 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A bench is one run: how many rules are measured, and for how long.
-type bench struct {
+// A ruleBench measures what many rules cost: how long rules, and exact values under one parent, take to
+// load, what a match among them costs, and how long requests take while the rules are reloaded.
+type ruleBench struct {
 	*harness.Run
 	rules, values int
 	load          time.Duration // of requests, without reloads and with them
 }
 
-func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
-
-func newBench(stdout, stderr io.Writer) *bench {
-	b := &bench{Run: harness.New("rules", stdout, stderr), rules: 10_000, values: 100_000, load: 10 * time.Second}
-	b.Prepare = func() {
-		if b.Quick {
-			b.rules, b.values, b.load = b.rules/100, b.values/100, 100*time.Millisecond
-		}
-	}
-	return b
-}
-
-// command measures, and returns the exit status.
-func command(args []string, stdout, stderr io.Writer) int {
-	b := newBench(stdout, stderr)
-	return b.Main(args, []harness.Case{{Name: "load", Run: b.loadAndMatch}, {Name: "reload", Run: b.reloadUnderLoad}})
+func newRuleBench(r *harness.Run) *ruleBench {
+	return &ruleBench{r, r.Size(10_000, 100), r.Size(100_000, 1000), harness.Scale(r, 10*time.Second, 100*time.Millisecond)}
 }
 
 // loadAndMatch measures how long the rules take to load, and what a match costs.
-func (b *bench) loadAndMatch() {
+func (b *ruleBench) loadAndMatch() {
 	began := time.Now()
 	set := harness.Must(b.parse())
 	loaded := time.Since(began)
@@ -64,7 +42,7 @@ func (b *bench) loadAndMatch() {
 const domain = "api"
 
 // parse returns the rules, in two files.
-func (b *bench) parse() (*rules.Set, error) {
+func (b *ruleBench) parse() (*rules.Set, error) {
 	return rules.Parse(
 		rules.File{Name: "routes.yaml", Text: []byte(b.routes())},
 		rules.File{Name: "tenants.yaml", Text: []byte(b.tenants())},
@@ -72,7 +50,7 @@ func (b *bench) parse() (*rules.Set, error) {
 }
 
 // routes returns rules of one domain, each for the users of a route.
-func (b *bench) routes() string {
+func (b *ruleBench) routes() string {
 	var text strings.Builder
 	text.WriteString("domain: " + domain + "\ndescriptors:\n")
 	for i := range b.rules {
@@ -82,7 +60,7 @@ func (b *bench) routes() string {
 }
 
 // tenants returns exact values under one parent.
-func (b *bench) tenants() string {
+func (b *ruleBench) tenants() string {
 	var text strings.Builder
 	text.WriteString("domain: tenants\ndescriptors:\n- key: plan\n  value: paid\n  descriptors:\n")
 	for i := range b.values {
@@ -92,7 +70,7 @@ func (b *bench) tenants() string {
 }
 
 // descriptors returns one for a route, and one for a value.
-func (b *bench) descriptors() [][]rules.Entry {
+func (b *ruleBench) descriptors() [][]rules.Entry {
 	return [][]rules.Entry{
 		{{Key: "route", Value: fmt.Sprintf("/r%d", b.rules/2)}, {Key: "user", Value: "ada"}},
 		{{Key: "plan", Value: "paid"}, {Key: "tenant", Value: fmt.Sprintf("t%d", b.values/2)}},
@@ -118,7 +96,7 @@ func matchNanos(set *rules.Set, entries []rules.Entry) (nanos float64, err error
 }
 
 // reloadUnderLoad measures how long requests take without reloads, and during them.
-func (b *bench) reloadUnderLoad() {
+func (b *ruleBench) reloadUnderLoad() {
 	e := engine.New(penstock.NewMemory(nil), nil)
 	e.SetRules(harness.Must(b.parse()))
 	quiet := harness.Must(b.request(e))
@@ -128,16 +106,16 @@ func (b *bench) reloadUnderLoad() {
 	busy, err := b.request(e)
 	close(stop)
 	harness.Check(errors.Join(err, <-reloaded))
-	b.Find("median request", "", true, "%v", quantile(quiet, 0.5))
-	b.Find(fmt.Sprintf("slowest of %d requests", len(quiet)), "", true, "%v", quantile(quiet, 1))
-	b.Find(fmt.Sprintf("median request, during %d reloads", reloads), "", true, "%v", quantile(busy, 0.5))
-	b.Find("99.9 % of requests, during reloads", "", true, "%v", quantile(busy, 0.999))
-	slowest := quantile(busy, 1)
+	b.Find("median request", "", true, "%v", harness.Quantile(quiet, 0.5))
+	b.Find(fmt.Sprintf("slowest of %d requests", len(quiet)), "", true, "%v", harness.Quantile(quiet, 1))
+	b.Find(fmt.Sprintf("median request, during %d reloads", reloads), "", true, "%v", harness.Quantile(busy, 0.5))
+	b.Find("99.9 % of requests, during reloads", "", true, "%v", harness.Quantile(busy, 0.999))
+	slowest := harness.Quantile(busy, 1)
 	b.Find(fmt.Sprintf("slowest of %d requests, during reloads", len(busy)), "≤ 5 ms", slowest <= 5*time.Millisecond, "%v", slowest)
 }
 
 // reload parses and sets the rules again and again, at least once.
-func (b *bench) reload(e *engine.Engine, reloads *int, stop <-chan struct{}) error {
+func (b *ruleBench) reload(e *engine.Engine, reloads *int, stop <-chan struct{}) error {
 	for {
 		set, err := b.parse()
 		if err != nil {
@@ -156,8 +134,8 @@ func (b *bench) reload(e *engine.Engine, reloads *int, stop <-chan struct{}) err
 // pause is between two requests, so that the caller does not fill a processor.
 const pause = 100 * time.Microsecond
 
-// request makes requests, at least one, and returns how long each of them took, sorted.
-func (b *bench) request(e *engine.Engine) (times []time.Duration, err error) {
+// request makes requests, at least one, and returns how long each of them took.
+func (b *ruleBench) request(e *engine.Engine) (times []time.Duration, err error) {
 	var r engine.Result
 	ds := []engine.Descriptor{{Entries: b.descriptors()[0], Cost: 1}}
 	for end := time.Now().Add(b.load); len(times) == 0 || time.Now().Before(end); time.Sleep(pause) {
@@ -170,11 +148,5 @@ func (b *bench) request(e *engine.Engine) (times []time.Duration, err error) {
 			return nil, fmt.Errorf("a request was denied, or matched no rule: %+v", r)
 		}
 	}
-	slices.Sort(times)
 	return times, nil
-}
-
-// quantile returns a quantile of sorted times.
-func quantile(times []time.Duration, q float64) time.Duration {
-	return times[int(q*float64(len(times)-1))]
 }

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
+)
+
+// A kind is a kind of calls that is compared with others.
+type kind struct {
+	prepare func() // is called before each turn; nil for nothing
+	call    func(caller, i int) error
+}
+
+// compareCalls measures kinds of calls in turns, after one to fill caches. The figures are the
+// nanoseconds of a call, and the microseconds of its scripts in the server, if it is on Redis.
+func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*harness.Contender) {
+	for _, k := range kinds {
+		all = append(all, &harness.Contender{Measure: func(c *harness.Contender) {
+			if k.prepare != nil {
+				k.prepare()
+			}
+			before := b.server.info()
+			took, err := harness.Concurrently(callers, func(caller int) (err error) {
+				part := calls / callers
+				for i := caller * part; i < (caller+1)*part && err == nil; i++ {
+					err = k.call(caller, i)
+				}
+				return err
+			})
+			harness.Check(err)
+			_, micros := b.server.info().Since(before).Scripts()
+			c.Add("ns", float64(took)/float64(calls))
+			c.Add("µs", float64(micros)/float64(calls))
+		}})
+	}
+	harness.TakeTurns(1, all...)
+	for _, c := range all {
+		c.Forget()
+	}
+	harness.TakeTurns(rounds, all...)
+	return all
+}
+
+// take makes a request, which must be granted in full.
+func take(store penstock.Store, r penstock.Request) error {
+	d, err := store.Take(context.Background(), r)
+	if err == nil && d.Granted != r.Cost {
+		err = fmt.Errorf("not granted in full: %+v: %s", r, d)
+	}
+	return err
+}
+
+// permits is what permits cost: taking and releasing one, beside two takes from a token bucket, by the
+// server's time and by the rate of many callers, and the bytes of a key that holds a hundred.
+func (b *bench) permits() {
+	const target = "≤ 1.2× two token-bucket takes"
+	for _, held := range []int{0, 10, 100} {
+		pairs, takes := b.comparePermits(b.Size(40, 3), 1, b.Size(200, 5), held)
+		ratio := pairs.To(takes, "µs")
+		b.Table("Permits on Redis: the server's time, the median of the rounds", "permits held", "acquire and release", "two takes from a token bucket", "ratio").
+			Row(held, fmt.Sprintf("%.1f µs", pairs.Median("µs")), fmt.Sprintf("%.1f µs", takes.Median("µs")), ratio)
+		b.Find(fmt.Sprintf("acquire and release on Redis, %d held", held), target, ratio.Median <= 1.2, "%.2f×", ratio.Median)
+	}
+	for _, held := range []int{0, 10} {
+		pairs, takes := b.comparePermits(b.Size(20, 1), goroutines, goroutines*b.Size(200, 5), held)
+		ratio := pairs.To(takes, "ns")
+		b.Table(fmt.Sprintf("Permits on Redis, %d callers: pairs a second, the median of the rounds", goroutines),
+			"permits held", "acquire and release", "two takes from a token bucket", "ratio of the times").
+			Row(held, harness.Decimals(0)(1e9/pairs.Median("ns")), harness.Decimals(0)(1e9/takes.Median("ns")), ratio)
+		b.Find(fmt.Sprintf("acquire and release on Redis, %d callers, %d held", goroutines, held), target, ratio.Median <= 1.2, "%.2f×", ratio.Median)
+	}
+	b.weighPermits()
+}
+
+// comparePermits compares pairs of calls by callers each of which has a key that holds some permits.
+// Those of a limit share scripts.
+func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *harness.Contender) {
+	store := b.OpenStore("redis://"+b.server.Addr, callTimeout)
+	permit := func(caller int, id string, cost int64) penstock.Request {
+		limit := penstock.Limit{Count: 1000, Period: 24 * time.Hour, Algorithm: penstock.Concurrent}
+		return penstock.Request{Key: fmt.Sprintf("held%d-%d-%d", held, callers, caller), ID: id, Cost: cost, Limit: limit}
+	}
+	for caller := range callers {
+		for i := range held {
+			harness.Check(take(store, permit(caller, "holder"+strconv.Itoa(i), 1)))
+		}
+	}
+	round := 0
+	acquireAndRelease := kind{func() { round++ }, func(caller, i int) error {
+		id := fmt.Sprintf("call%d-%d", round, i)
+		return cmp.Or(take(store, permit(caller, id, 1)), take(store, permit(caller, id, -1)))
+	}}
+	takeTwice := kind{nil, func(caller, _ int) error {
+		r := penstock.Request{Key: permit(caller, "", 1).Key, Cost: 1, Limit: penstock.PerHour(1 << 30)}
+		return cmp.Or(take(store, r), take(store, r))
+	}}
+	all := b.compareCalls(rounds, callers, calls, acquireAndRelease, takeTwice)
+	return all[0], all[1]
+}
+
+// weighPermits checks the bytes of the key that holds a hundred permits.
+func (b *bench) weighPermits() {
+	most := 0
+	for _, key := range strings.Fields(harness.Must(b.server.Command("KEYS", "*held100*"))) {
+		most = max(most, harness.Must(strconv.Atoi(strings.TrimSpace(harness.Must(b.server.Command("MEMORY", "USAGE", key))))))
+	}
+	b.Find("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1200 && most <= 3200, "%s bytes", harness.Thousands(most))
+}
+
+// settlements are what IDs and settlements cost, in memory and on Redis: a take under an ID beside one
+// without, and a settlement beside a take under an ID. On Redis one caller waits for each answer, and
+// many do at once.
+func (b *bench) settlements() {
+	clock := time.Now()
+	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return clock }})
+	b.compareSettlements("memory", memory, 1, 2*settledKeys, func() string {
+		clock = clock.Add(2 * settledLimit.Period) // by then the IDs of the last round are forgotten
+		return "call"
+	})
+	store := b.OpenStore("unix://"+b.server.Socket, callTimeout)
+	round := 0
+	for _, callers := range []int{1, goroutines} {
+		b.compareSettlements("Redis", store, callers, max(settledKeys/4, 64*callers), func() string {
+			round++
+			return fmt.Sprintf("%d-%d", callers, round)
+		})
+	}
+}
+
+// settledLimit is never used up.
+var settledLimit = penstock.Limit{Count: 1_000_000_000, Period: time.Hour}
+
+// settledKeys is how many keys the calls are about.
+const settledKeys = 1000
+
+// compareSettlements compares takes, takes under new IDs, and settlements of these, in rounds each of
+// which begins its IDs with a new prefix. Settlements are to more and to less by turns.
+func (b *bench) compareSettlements(title string, store penstock.Store, callers, calls int, prefix func() string) {
+	var requests [3][]penstock.Request // by kind
+	for kind := range requests {
+		requests[kind] = make([]penstock.Request, calls)
+	}
+	prepare := func() {
+		begin := prefix()
+		for i := range calls {
+			r := penstock.Request{Key: "key-" + strconv.Itoa(i%settledKeys), Limit: settledLimit, Cost: 2}
+			requests[0][i] = r
+			r.ID = begin + "-" + strconv.Itoa(i)
+			requests[1][i] = r
+			r.Cost, r.Settle = int64(1+i%2*2), true
+			requests[2][i] = r
+		}
+	}
+	kinds := make([]kind, len(requests))
+	for n := range kinds {
+		kinds[n].call = func(_, i int) error { return take(store, requests[n][i]) }
+	}
+	kinds[0].prepare = prepare
+	all := b.compareCalls(b.Size(100, 3), callers, calls, kinds...)
+	withID, settled := all[1].To(all[0], "ns"), all[2].To(all[1], "ns")
+	b.Table("Takes under IDs and settlements: medians of the rounds", "store", "callers", "take, ns", "under an ID", "settle").
+		Row(title, callers, harness.Decimals(0)(all[0].Median("ns")), withID, settled)
+	find := func(what string, ratio harness.Spread, most float64, than string) {
+		b.Find(fmt.Sprintf("%s, %d callers: a %s", title, callers, what), fmt.Sprintf("≤ %s %s", harness.Times(most), than), ratio.Median <= most, "%s", ratio)
+	}
+	find("take under an ID", withID, 1.6, "a take without")
+	find("settlement", settled, 1.3, "a take under an ID")
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
@@ -270,5 +271,13 @@ func TestFleetWithoutRedis(t *testing.T) {
 	f.now = f.now.Add(observe.SummaryExpiry)
 	if live, _ := a.all(); daemons(live.Daemons) != "a b!" || live.Totals.Allowed != 1 {
 		t.Errorf("later: %s", daemons(live.Daemons))
+	}
+}
+
+func TestBoardScriptsPassCheckOfProxies(t *testing.T) {
+	for _, s := range []*redisstore.Script{putSummary, listDaemon, daemonList, getSummary, removeSummary, unlistDaemon} {
+		if refusal := redisproxy.CheckScript(s.Text, 60); refusal != "" {
+			t.Errorf("%s: %s", s.Name, refusal)
+		}
 	}
 }

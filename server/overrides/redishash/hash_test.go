@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
@@ -521,6 +522,14 @@ func TestPenaltyOfTwoDaemonsIsOneBan(t *testing.T) {
 	for _, d := range []*daemon{a, b} {
 		if got := d.List("", ""); len(got) != 1 || got[0].Strikes != 1 {
 			t.Errorf("got %+v, want one ban", got)
+		}
+	}
+}
+
+func TestScriptsPassCheckOfProxies(t *testing.T) {
+	for _, s := range []*redisstore.Script{putScript, changesScript, scanScript, mergeScript, purgeScript, useScript, usesScript} {
+		if refusal := redisproxy.CheckScript(s.Text, 60); refusal != "" {
+			t.Errorf("%s: %s", s.Name, refusal)
 		}
 	}
 }

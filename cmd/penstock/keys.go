@@ -38,6 +38,9 @@ config file and the environment. If the server has a token, the command needs it
 
 `
 
+const exitOfReturn = `The exit code is 0 if the server did so, 1 if it did, but the key stays banned, and 2 if
+there is no answer.`
+
 func peekCommand() *cobra.Command {
 	return (&keyCommand{verb: "peek", method: http.MethodGet}).command(&cobra.Command{
 		Short: "Show what remains of a key, and whether one unit would pass",
@@ -54,7 +57,7 @@ func refundCommand() *cobra.Command {
 	return (&keyCommand{verb: "refund", method: http.MethodPost}).command(&cobra.Command{
 		Short: "Refund units of a key",
 		Long: "Refund returns units to one key of a running server, never more than were charged." + whichKey +
-			"The exit code is 0 if the server did so, and 2 if there is no answer.",
+			exitOfReturn,
 		Example: `  penstock refund --domain shop user=42 --units 2 --reason "ticket 4711"
   penstock refund --rule shop/user 42 --reason "failed deployment"
   penstock refund user:42 --limit "10/1m" --reason test`,
@@ -65,7 +68,7 @@ func resetCommand() *cobra.Command {
 	return (&keyCommand{verb: "reset", method: http.MethodDelete}).command(&cobra.Command{
 		Short: "Refund all units of a key",
 		Long: "Reset returns all units to one key of a running server, so that it starts anew." + whichKey +
-			"The exit code is 0 if the server did so, and 2 if there is no answer.",
+			exitOfReturn,
 		Example: `  penstock reset --domain shop user=42 --reason "ticket 4711"
   penstock reset --rule shop/user 42 --reason "failed deployment"
   penstock reset user:42 --limit "10/1m" --reason test`,
@@ -135,11 +138,13 @@ func (k *keyCommand) run(c *cobra.Command, at *connection, _ []string) error {
 	} else {
 		state.print(c.OutOrStdout(), k)
 	}
-	if k.verb == "peek" && !state.WouldAllow && state.Mode != "shadow" {
+	if (k.verb == "peek" || state.isBanned()) && !state.WouldAllow && state.Mode != "shadow" {
 		return errNegative
 	}
 	return nil
 }
+
+func (s *keyState) isBanned() bool { return s.Override != nil && s.Override.Limit == "ban" }
 
 // keyState is the response of /v1/keys.
 type keyState struct {
@@ -175,10 +180,13 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	row("one unit", s.oneUnit())
 	if s.Override != nil {
 		row("override", s.Override.describe())
+		row("to end it", s.Override.deletion())
 	}
-	if s.Decision.ResetAfter > 0 {
+	switch {
+	case s.isBanned(): // whatever is left
+	case s.Decision.ResetAfter > 0:
 		row("full", "in "+seconds(s.Decision.ResetAfter))
-	} else if s.Decision.Remaining > 0 {
+	case s.Decision.Remaining > 0:
 		row("full", "now: nothing is charged to this key")
 	}
 	if s.Decision.Source != penstock.SourceStore.String() {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -236,6 +237,21 @@ func (v *override) reasonText() string {
 // describe returns the override of a key that is shown beside it.
 func (v *override) describe() string {
 	return fmt.Sprintf("%s of %s, until %s: %s", v.Limit, printable(v.Key), timeOr(v.Until, "deleted"), printable(v.reasonText()))
+}
+
+// deletion returns the command that ends the override.
+func (v *override) deletion() string {
+	return fmt.Sprintf("penstock override delete %s %s --reason …", shellWord(v.Rule), shellWord(v.Key))
+}
+
+var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
+
+// shellWord returns a text as a word of a command line. One that cannot be printed has no such form.
+func shellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(printable(text), "'", `'\''`) + "'"
 }
 
 func timeOr(t time.Time, zero string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -98,8 +99,8 @@ func TestRefusedActionsAreOnRecord(t *testing.T) {
 		status         int
 		detail, key    string
 	}{
-		{"DELETE", theKey + "&reason=r", nil, 401, "want the header", ""},
-		{"POST", theKey + "&reason=r", []string{"Authorization", "Bearer guess"}, 401, "want the header", ""},
+		{"DELETE", theKey + "&reason=r", nil, 401, "want the header", "k"},
+		{"POST", theKey + "&reason=r", []string{"Authorization", "Bearer guess"}, 401, "want the header", "k"},
 		{"DELETE", theKey, token, 400, "want a reason", "k"},
 		{"POST", theKey + "&reason=r&units=0", token, 400, "1 or more", "k"},
 		{"DELETE", "/v1/keys?domain=nowhere&a=b&reason=r", token, 404, "no such rule", "a=b"},
@@ -131,8 +132,8 @@ func TestRefusedOverrideIsOnRecordThoughItsQueryIsInvalid(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 400", method, w.Code, w.Body)
 		}
 		got := getAudit(t, s)
-		if len(got) != i+1 || got[0]["result"] != "refused" || got[0]["verb"] != method+" "+overridesURL {
-			t.Errorf("%s: got %v, want it on record as refused", method, got)
+		if len(got) != i+1 || got[0]["result"] != "refused" || got[0]["verb"] != method+" "+overridesURL || !strings.Contains(fmt.Sprint(got[0]["target"]), "key:k rule:r") {
+			t.Errorf("%s: got %v, want it on record as refused, with its target", method, got)
 		}
 	}
 	_ = send(s, "GET", overridesURL+"?nothing=1")

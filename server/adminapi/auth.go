@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
@@ -70,13 +69,13 @@ func (s *Server) rejectCaller(w http.ResponseWriter, r *http.Request, wait time.
 	} else {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="penstock"`)
 	}
-	s.refuse(r, audit.Target{}, "", p.Detail)
+	s.refuseUnread(r, p.Detail)
 	httpserver.WriteProblem(w, p)
 }
 
 // rejectAction answers a request for an action while there are none.
 func (s *Server) rejectAction(w http.ResponseWriter, r *http.Request) {
 	const detail = "the server allows no actions on the admin listener (--admin-actions=false)"
-	s.refuse(r, audit.Target{}, "", detail)
+	s.refuseUnread(r, detail)
 	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusForbidden, Detail: detail})
 }

@@ -1,18 +1,26 @@
 package adminapi
 
 import (
+	"context"
 	"net/http"
+	"slices"
 
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
-// maxInspectedRules bounds the calls of the store for one inspection.
-const maxInspectedRules = 32
+// The bounds of one inspection: how many rules that a text may be a key of are searched, by one call
+// of the store, and how many of these states are returned, each by calls of its own.
+const (
+	maxSearchedRules  = 1000
+	maxInspectedRules = 32
+)
 
 // An inspection is the response of /v1/inspect.
 type inspection struct {
 	// States are those of the key under each rule that it can be a key of, or under the
-	// rule or limit of the request. More means that there are further such rules.
+	// rule or limit of the request: first where it is among the top keys, then where it has an
+	// override, then where units are charged to it. More means that there are further such rules.
 	States []*keyState `json:"states"`
 	More   bool        `json:"more"`
 
@@ -32,20 +40,57 @@ func (s *Server) inspect(r *http.Request) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &inspection{States: []*keyState{}, More: more, Seen: []observe.SeenKey{}, Actions: !s.options.ReadOnly}
-	seen := map[string]bool{}
-	for _, t := range targets {
+	result := &inspection{States: []*keyState{}, Seen: []observe.SeenKey{}, Actions: !s.options.ReadOnly}
+	seen := s.seen(targets)
+	if len(targets) > 1 {
+		s.sortByInterest(r.Context(), targets, seen)
+	}
+	shown := targets[:min(len(targets), maxInspectedRules)]
+	result.More = more || len(shown) < len(targets)
+	for _, t := range shown {
 		state, err := s.peek(r.Context(), t)
 		if err != nil {
 			return nil, err
 		}
 		result.States = append(result.States, state)
-		if !seen[t.key] {
-			seen[t.key] = true
-			result.Seen = append(result.Seen, s.observer.Seen(t.key)...)
-		}
+		result.Seen = append(result.Seen, seen[t.key]...)
+		delete(seen, t.key)
 	}
 	return result, nil
+}
+
+// seen returns what the lists of top keys have of the targets, by key.
+func (s *Server) seen(targets []keyTarget) map[string][]observe.SeenKey {
+	all := map[string][]observe.SeenKey{}
+	for _, t := range targets {
+		if _, ok := all[t.key]; !ok {
+			all[t.key] = s.observer.Seen(t.key)
+		}
+	}
+	return all
+}
+
+// sortByInterest sorts keys of rules by what an operator who writes a value alone may mean, and
+// those of one kind as the rules are.
+func (s *Server) sortByInterest(ctx context.Context, targets []keyTarget, seen map[string][]observe.SeenKey) {
+	of, keys := make([]*rules.Rule, len(targets)), make([]string, len(targets))
+	for i, t := range targets {
+		of[i], keys[i] = t.rule, t.key
+	}
+	charged, _ := s.engine.Charged(ctx, of, keys) // without an answer nothing is; the peeks will tell why
+	rank := map[*rules.Rule]int{}
+	for i, t := range targets {
+		switch {
+		case slices.ContainsFunc(seen[t.key], func(k observe.SeenKey) bool { return k.Rule == t.rule.Name }):
+		case t.override != nil:
+			rank[t.rule] = 1
+		case charged[i]:
+			rank[t.rule] = 2
+		default:
+			rank[t.rule] = 3
+		}
+	}
+	slices.SortStableFunc(targets, func(a, b keyTarget) int { return rank[a.rule] - rank[b.rule] })
 }
 
 // findAll returns the keys that a request means, and whether there are more of them.
@@ -83,7 +128,7 @@ func (s *Server) findUnderAllRules(text string) (targets []keyTarget, more bool)
 		if err != nil {
 			continue
 		}
-		if len(targets) == maxInspectedRules {
+		if len(targets) == maxSearchedRules {
 			return targets, true
 		}
 		targets = append(targets, s.underOverride(newTarget(rule, key)))

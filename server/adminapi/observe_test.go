@@ -2,6 +2,7 @@ package adminapi_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -115,5 +116,44 @@ func TestInspectFindsKeyUnderEachRule(t *testing.T) {
 	}](t, s, "/v1/inspect?domain=edge&remote_address=/login").States
 	if len(got.States) != 1 {
 		t.Errorf("by entries: got %+v, want one rule", got.States)
+	}
+}
+
+// Among many rules that a value can be a key of, those come first in which something is known of it.
+func TestInspectFindsKeyAmongManyRules(t *testing.T) {
+	text := "domain: many\ndescriptors:\n"
+	for i := range 600 {
+		text += fmt.Sprintf("  - {key: k%03d, limit: 5/1h}\n", i)
+	}
+	keys := topkeys.New(nil)
+	e := newEngineWithOptions(t, &engine.Options{TopKeys: keys})
+	set, err := rules.Parse(rules.File{Name: "many.yaml", Text: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.SetRules(set)
+	s := newServer(t, e, adminapi.Options{Loopback: true, Observer: observe.New(e, &observe.Options{TopKeys: keys})})
+	var result engine.Result
+	if err := e.Decide(t.Context(), "many", []engine.Descriptor{{Entries: []rules.Entry{{Key: "k599", Value: "ada"}}, Cost: 1}}, &result); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.TakeRule(t.Context(), e.Rules().Rule("many/k300"), "k300=ada", 1); err != nil { // which no list counts
+		t.Fatal(err)
+	}
+	if w := putJSON(s, `{"rule":"many/k400","key":"ada","limit":"ban","reason":"r"}`); w.Code != 200 {
+		t.Fatal(w.Body)
+	}
+	got := decode[struct {
+		States []struct{ Rule string }
+		Seen   []observe.SeenKey
+		More   bool
+	}](t, s, "/v1/inspect?key=ada")
+	if len(got.States) != 32 || !got.More || len(got.Seen) != 1 || got.Seen[0].Rule != "many/k599" {
+		t.Fatalf("got %d states, more %t, seen %+v", len(got.States), got.More, got.Seen)
+	}
+	for i, want := range []string{"many/k599", "many/k400", "many/k300", "many/k000", "many/k001"} {
+		if got.States[i].Rule != want {
+			t.Errorf("state %d is of %s, want %s", i, got.States[i].Rule, want)
+		}
 	}
 }

@@ -29,7 +29,7 @@ func (s *Server) handleOverrides(w http.ResponseWriter, r *http.Request) {
 	q, err := decodeOverrideQuery(r)
 	switch {
 	case err != nil:
-		s.refuse(r, audit.Target{}, "", err.Error())
+		s.refuse(r, audit.Target{Rule: q.rule, Key: q.key}, q.reason, err.Error())
 	case r.Method == http.MethodPut:
 		err = s.putOverrides(w, r, q)
 	case r.Method == http.MethodDelete:
@@ -93,7 +93,8 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overri
 func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
 	all, err := s.readOverrides(w, r, q)
 	if err != nil {
-		s.refuse(r, audit.Target{}, q.reason, err.Error())
+		refused := append(all, overrides.Override{Reason: q.reason})[0]
+		s.refuse(r, audit.Target{Rule: refused.Rule, Key: refused.Key}, refused.Reason, err.Error())
 		return err
 	}
 	if err := s.changeOverrides(r, all, s.engine.Overrides().Put); err != nil {
@@ -107,7 +108,8 @@ func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrid
 	return nil
 }
 
-// readOverrides returns the overrides of the body, checked against the rules.
+// readOverrides returns the overrides of the body, checked against the rules. With the error of one
+// it returns that one alone, as the body names it.
 func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) ([]overrides.Override, error) {
 	if q.rule != "" || q.key != "" || q.format != "" {
 		return nil, &parameterError{"rule", "want rule and key in the body"}
@@ -127,7 +129,8 @@ func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overri
 			requests[i].Reason = q.reason
 		}
 		if all[i], err = resolver.resolve(i, &requests[i]); err != nil {
-			return nil, &overrides.ItemError{Index: i, Err: err}
+			q := &requests[i]
+			return []overrides.Override{{Rule: q.Rule, Key: q.Key, Reason: q.Reason}}, &overrides.ItemError{Index: i, Err: err}
 		}
 	}
 	return all, nil
@@ -188,7 +191,11 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request, q *overr
 		s.refuse(r, audit.Target{Rule: q.rule, Key: q.key}, q.reason, err.Error())
 		return err
 	}
-	if err := s.changeOverrides(r, []overrides.Override{o}, s.engine.Overrides().Delete); err != nil {
+	err = s.changeOverrides(r, []overrides.Override{o}, s.engine.Overrides().Delete)
+	if set := s.engine.Rules(); errors.Is(err, overrides.ErrNotFound) && set != nil && set.Rule(o.Rule) == nil {
+		return noSuchRule(set, o.Rule)
+	}
+	if err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, overridesChanged{Deleted: 1, Durable: s.engine.Overrides().Durable()})

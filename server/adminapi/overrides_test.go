@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -193,6 +194,9 @@ func TestOverridesRejectsBadRequests(t *testing.T) {
 			t.Errorf("%q: got %d %s, want %q", table, w.Code, w.Body, want)
 		}
 	}
+	if w := send(s, "DELETE", overridesURL+"?rule=edge/remote_adress&key=1&reason=r"); !strings.Contains(w.Body.String(), "did you mean edge/remote_address?") {
+		t.Errorf("a misspelt rule: got %s", w.Body)
+	}
 	for query, status := range map[string]int{
 		"?rule=edge/remote_address&key=1&reason=r": 404, "?rule=gone&key=k&reason=r": 404, "?rule=edge/remote_address&key=1": 400,
 		"?rule=edge/remote_address&reason=r": 400, "?x=1": 400, "?rule=a&rule=b": 400,
@@ -289,6 +293,24 @@ descriptors:
 	for _, rule := range []string{"api/tenant&key=acme", "api/tenant/priority=batch&key=acme"} {
 		if w := send(s, "GET", "/v1/keys?rule="+rule); w.Code != 200 || !strings.Contains(w.Body.String(), `"would_allow": false`) {
 			t.Errorf("%s: got %d %s, want a ban", rule, w.Code, w.Body)
+		}
+	}
+}
+
+// A refused change is on record with the override at fault.
+func TestRefusedOverrideIsOnRecordWithItsTarget(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true, Audit: newAudit(t, io.Discard)})
+	good := `{"rule":"edge/remote_address","key":"1","limit":"ban","reason":"r"}`
+	for bad, want := range map[string]string{
+		`{"rule":"edge/remote_address","key":"203.0.113.9","limit":"none","reason":"let ada in"}`: "key:203.0.113.9 rule:edge/remote_address",
+		`{"rule":"gone","key":"2","limit":"ban","reason":"let ada in"}`:                           "key:2 rule:gone",
+	} {
+		if w := putJSON(s, `{"overrides":[`+good+`,`+bad+`]}`); w.Code != 400 && w.Code != 404 {
+			t.Errorf("%s: got %d %s", bad, w.Code, w.Body)
+		}
+		last := getAudit(t, s)[0]
+		if got := fmt.Sprint(last["target"]); last["result"] != "refused" || last["reason"] != "let ada in" || !strings.Contains(got, want) {
+			t.Errorf("%s: got %v, want the target %s", bad, last, want)
 		}
 	}
 }

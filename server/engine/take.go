@@ -107,3 +107,22 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	}
 	return dec, nil
 }
+
+// Charged reports which keys of rules have units charged to them, by one call of the store.
+func (e *Engine) Charged(ctx context.Context, of []*rules.Rule, keys []string) ([]bool, error) {
+	t := e.table.Load()
+	rs := make([]penstock.Request, len(of))
+	for i, r := range of {
+		rs[i] = penstock.Request{Key: keys[i], Limit: r.Limit}
+		if t != nil && r.Index < len(t.states) && t.set.Rules()[r.Index] == r { // it was not reloaded meanwhile
+			rs[i].Limit = t.states[r.Index].template.Limit
+		}
+	}
+	ds := make([]penstock.Decision, len(rs))
+	err := penstock.TakeEach(ctx, e.calls, rs, ds)
+	charged := make([]bool, len(rs))
+	for i := range ds {
+		charged[i] = ds[i].ResetAfter > 0
+	}
+	return charged, err
+}

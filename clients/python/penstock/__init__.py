@@ -1,6 +1,6 @@
 """Client of the penstock daemon. All durations are in seconds."""
 
-from ._client import Client
+from ._client import AsyncClient, Client
 from ._errors import (
     ForbiddenError,
     InvalidRequestError,
@@ -11,6 +11,7 @@ from ._errors import (
 from ._wire import Decision, Descriptor, Request, RuleRequest
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "Decision",
     "Descriptor",

@@ -1,20 +1,137 @@
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
 import time
 import uuid
-from dataclasses import replace
-from typing import Optional, Sequence, Union
+from dataclasses import dataclass, replace
+from typing import Awaitable, Generator, Generic, Optional, Sequence, TypeVar, Union, cast
 
+from ._async_transport import AsyncTransport
 from ._errors import UnavailableError, error_of
-from ._transport import Transport
+from ._transport import Response, Transport
 from ._wire import AnyRequest, Body, Decision, Request, RuleRequest, check_cost, check_costs, decode, negate, substitute
 
 _LONGEST_HOLD = 24 * 60 * 60.0  # for which the daemon remembers an ID
 
+Returned = TypeVar("Returned")
 
-class Client:
+
+@dataclass(frozen=True)
+class Post:
+    """A request to send."""
+
+    path: str
+    body: Body
+
+
+# A call yields what to do, a request to send or seconds to sleep, and receives the result of that.
+Step = Union[Post, float]
+Result = Union[Response, UnavailableError, None]
+Call = Generator[Step, Result, Decision]
+
+
+class _Verbs(Generic[Returned]):
+    """The verbs of both clients, which differ in how they wait."""
+
+    def __init__(self, timeout: float, on_unavailable: str) -> None:
+        if on_unavailable not in ("allow", "deny", "raise"):
+            raise ValueError(f"on_unavailable {on_unavailable!r}: want allow, deny or raise")
+        self._on_unavailable, self._timeout = on_unavailable, timeout
+
+    def _run(self, call: Call) -> Returned:
+        raise NotImplementedError
+
+    def take(self, request: AnyRequest, *, wait: float = 0) -> Returned:
+        """Take units. A denial is a decision, not an error."""
+        check_costs(request)
+        if isinstance(request, RuleRequest):
+            return self._run(self._take(request.body(), bool(request.id), wait, len(request.descriptors)))
+        if wait:
+            request = self._held(replace(request, id=request.id or _new_id()), wait)
+        return self._run(self._take(request.body(), bool(request.id), wait, 0))
+
+    def take_all(
+        self,
+        requests: Union[Sequence[Request], Sequence[RuleRequest]],
+        *,
+        id: Optional[str] = None,
+        wait: float = 0,
+    ) -> Returned:
+        """Take up to 64 requests, or none of them: all with limits, or all of one domain."""
+        if not id and wait and all(isinstance(r, Request) for r in requests):
+            id = _new_id()
+        for request in requests:
+            check_costs(request)
+        held = [self._held(r, wait) if wait and isinstance(r, Request) else r for r in requests]
+        return self._run(self._take(_list_of(held, id), bool(id), wait, len(requests)))
+
+    def settle(self, request: AnyRequest, *, wait: float = 0) -> Returned:
+        """Make what was charged under the ID equal to the cost, once that is known."""
+        check_costs(request)
+        return self._run(self._call("/v1/settle", request.body(), True, wait))
+
+    def settle_all(
+        self,
+        requests: Union[Sequence[Request], Sequence[RuleRequest]],
+        *,
+        id: str,
+        wait: float = 0,
+    ) -> Returned:
+        """Settle what take_all took under an ID."""
+        for request in requests:
+            check_costs(request)
+        return self._run(self._call("/v1/settle", _list_of(requests, id), True, wait))
+
+    def peek(self, request: AnyRequest, *, wait: float = 0) -> Returned:
+        """Read the state of a key and charge nothing."""
+        if isinstance(request, RuleRequest):
+            descriptors = [replace(d, cost=None) for d in request.descriptors]
+            return self._run(self._call("/v1/take", replace(request, descriptors=descriptors, cost=0, id=None).body(), True, wait))
+        return self._run(self._call("/v1/take", Request(request.key, request.limit, cost=0).body(), True, wait))
+
+    def refund(self, request: AnyRequest, *, wait: float = 0) -> Returned:
+        """Return units, never more than were taken. Without an ID it needs permission."""
+        check_cost(request.cost, 1)
+        check_costs(request)
+        repeatable = isinstance(request, Request) and bool(request.id)
+        return self._run(self._call("/v1/take", negate(request).body(), repeatable, wait))
+
+    def _held(self, request: Request, wait: float) -> Request:
+        """Let the daemon remember the ID until the last retry, which else is charged again.
+
+        Without hold it forgets the ID after one period of the limit, which may be shorter.
+        """
+        connect_send_and_receive = 3 * (self._timeout or _LONGEST_HOLD)
+        return replace(request, hold=max(request.hold, min(wait + connect_send_and_receive, _LONGEST_HOLD)))
+
+    def _take(self, body: Body, repeatable: bool, wait: float, decisions: int) -> Call:
+        try:
+            return (yield from self._call("/v1/take", body, repeatable, wait))
+        except UnavailableError as error:
+            if self._on_unavailable == "raise":
+                raise
+            return substitute(self._on_unavailable == "allow", error, decisions)
+
+    def _call(self, path: str, body: Body, repeatable: bool, wait: float) -> Call:
+        """Send until it is allowed, cannot be retried, or its time is over."""
+        end, attempt = time.monotonic() + wait, 0
+        while True:
+            try:
+                decision = _decision((yield Post(path, body)))
+                pause = decision.retry_after
+                if decision.allowed or pause is None or time.monotonic() + pause > end:
+                    return decision
+            except UnavailableError as error:
+                pause = _backoff(error, attempt)
+                if not repeatable or time.monotonic() + pause > end:
+                    raise
+            yield float(pause)
+            attempt += 1
+
+
+class Client(_Verbs[Decision]):
     """A client of the daemon. Threads may share it.
 
     address:        the daemon's HTTP listener
@@ -37,65 +154,8 @@ class Client:
         on_unavailable: str = "raise",
         tls: Optional[ssl.SSLContext] = None,
     ) -> None:
-        if on_unavailable not in ("allow", "deny", "raise"):
-            raise ValueError(f"on_unavailable {on_unavailable!r}: want allow, deny or raise")
-        self._on_unavailable, self._timeout = on_unavailable, timeout
+        super().__init__(timeout, on_unavailable)
         self._transport = Transport(address, token, timeout, tls)
-
-    def take(self, request: AnyRequest, *, wait: float = 0) -> Decision:
-        """Take units. A denial is a decision, not an error."""
-        check_costs(request)
-        if isinstance(request, RuleRequest):
-            return self._take(request.body(), bool(request.id), wait, len(request.descriptors))
-        if wait:
-            request = self._held(replace(request, id=request.id or _new_id()), wait)
-        return self._take(request.body(), bool(request.id), wait, 0)
-
-    def take_all(
-        self,
-        requests: Union[Sequence[Request], Sequence[RuleRequest]],
-        *,
-        id: Optional[str] = None,
-        wait: float = 0,
-    ) -> Decision:
-        """Take up to 64 requests, or none of them: all with limits, or all of one domain."""
-        if not id and wait and all(isinstance(r, Request) for r in requests):
-            id = _new_id()
-        for request in requests:
-            check_costs(request)
-        held = [self._held(r, wait) if wait and isinstance(r, Request) else r for r in requests]
-        return self._take(_list_of(held, id), bool(id), wait, len(requests))
-
-    def settle(self, request: AnyRequest, *, wait: float = 0) -> Decision:
-        """Make what was charged under the ID equal to the cost, once that is known."""
-        check_costs(request)
-        return self._call("/v1/settle", request.body(), True, wait)
-
-    def settle_all(
-        self,
-        requests: Union[Sequence[Request], Sequence[RuleRequest]],
-        *,
-        id: str,
-        wait: float = 0,
-    ) -> Decision:
-        """Settle what take_all took under an ID."""
-        for request in requests:
-            check_costs(request)
-        return self._call("/v1/settle", _list_of(requests, id), True, wait)
-
-    def peek(self, request: AnyRequest, *, wait: float = 0) -> Decision:
-        """Read the state of a key and charge nothing."""
-        if isinstance(request, RuleRequest):
-            descriptors = [replace(d, cost=None) for d in request.descriptors]
-            return self._call("/v1/take", replace(request, descriptors=descriptors, cost=0, id=None).body(), True, wait)
-        return self._call("/v1/take", Request(request.key, request.limit, cost=0).body(), True, wait)
-
-    def refund(self, request: AnyRequest, *, wait: float = 0) -> Decision:
-        """Return units, never more than were taken. Without an ID it needs permission."""
-        check_cost(request.cost, 1)
-        check_costs(request)
-        repeatable = isinstance(request, Request) and bool(request.id)
-        return self._call("/v1/take", negate(request).body(), repeatable, wait)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -107,43 +167,80 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _held(self, request: Request, wait: float) -> Request:
-        """Let the daemon remember the ID until the last retry, which else is charged again.
-
-        Without hold it forgets the ID after one period of the limit, which may be shorter.
-        """
-        connect_send_and_receive = 3 * (self._timeout or _LONGEST_HOLD)
-        return replace(request, hold=max(request.hold, min(wait + connect_send_and_receive, _LONGEST_HOLD)))
-
-    def _take(self, body: Body, repeatable: bool, wait: float, decisions: int) -> Decision:
-        try:
-            return self._call("/v1/take", body, repeatable, wait)
-        except UnavailableError as error:
-            if self._on_unavailable == "raise":
-                raise
-            return substitute(self._on_unavailable == "allow", error, decisions)
-
-    def _call(self, path: str, body: Body, repeatable: bool, wait: float) -> Decision:
-        """Send until it is allowed, cannot be retried, or its time is over."""
-        end, attempt = time.monotonic() + wait, 0
+    def _run(self, call: Call) -> Decision:
+        result: Result = None
         while True:
             try:
-                decision = self._attempt(path, body)
-                pause = decision.retry_after
-                if decision.allowed or pause is None or time.monotonic() + pause > end:
-                    return decision
-            except UnavailableError as error:
-                pause = _backoff(error, attempt)
-                if not repeatable or time.monotonic() + pause > end:
-                    raise
-            time.sleep(pause)
-            attempt += 1
+                step = call.send(result)
+            except StopIteration as end:
+                return cast(Decision, end.value)
+            result = self._do(step)
 
-    def _attempt(self, path: str, body: Body) -> Decision:
-        status, answer, retry_after = self._transport.post(path, body)
-        if status in (200, 429) and isinstance(answer, dict) and isinstance(answer.get("allowed"), bool):
-            return decode(answer)
-        raise error_of(status, answer, retry_after)
+    def _do(self, step: Step) -> Result:
+        if isinstance(step, float):
+            time.sleep(step)
+            return None
+        try:
+            return self._transport.post(step.path, step.body)
+        except UnavailableError as error:
+            return error
+
+
+class AsyncClient(_Verbs[Awaitable[Decision]]):
+    """A client for asyncio, with the verbs and arguments of Client. Tasks of one loop may share it.
+
+    timeout is for a whole attempt, from connecting to the end of the response.
+    """
+
+    def __init__(
+        self,
+        address: str = "http://localhost:8080",
+        *,
+        token: Optional[str] = None,
+        timeout: float = 1.0,
+        on_unavailable: str = "raise",
+        tls: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        super().__init__(timeout, on_unavailable)
+        self._transport = AsyncTransport(address, token, timeout, tls)
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self, call: Call) -> Decision:
+        result: Result = None
+        while True:
+            try:
+                step = call.send(result)
+            except StopIteration as end:
+                return cast(Decision, end.value)
+            result = await self._do(step)
+
+    async def _do(self, step: Step) -> Result:
+        if isinstance(step, float):
+            await asyncio.sleep(step)
+            return None
+        try:
+            return await self._transport.post(step.path, step.body)
+        except UnavailableError as error:
+            return error
+
+
+def _decision(result: Result) -> Decision:
+    if isinstance(result, UnavailableError):
+        raise result
+    assert result is not None
+    status, answer, retry_after = result
+    if status in (200, 429) and isinstance(answer, dict) and isinstance(answer.get("allowed"), bool):
+        return decode(answer)
+    raise error_of(status, answer, retry_after)
 
 
 def _list_of(requests: Sequence[AnyRequest], id: Optional[str]) -> Body:

@@ -6,6 +6,7 @@ standard output asks for it, and an empty line on standard input says that it is
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -16,11 +17,11 @@ import threading
 import unittest
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, AsyncIterator, Dict, Iterator, List, Tuple
 from urllib.parse import urlsplit
 
 import penstock
@@ -216,6 +217,91 @@ class ClientTest(unittest.TestCase):
         self.assertEqual([(d.allowed, d.remaining) for d in retried], [(True, 90)])
         # On Redis this is one charge of before and after the restart.
         self.assertEqual(CLIENT.settle(replace(request, cost=4), wait=120).remaining, 96)
+
+
+class AsyncClientTest(unittest.IsolatedAsyncioTestCase):
+    async def test_verbs_agree_with_the_other_client(self) -> None:
+        request = Request("py-async", "10/24h", 4, id="async-py")
+        async with penstock.AsyncClient(ADDRESS, timeout=PATIENCE) as client:
+            self.assertEqual((await client.take(request)).remaining, 6)
+            self.assertEqual(CLIENT.peek(request).remaining, 6)
+            self.assertEqual((await client.settle(replace(request, cost=1))).remaining, 9)
+            self.assertEqual((await client.refund(request)).remaining, 10)
+            self.assertEqual((await client.take_all([replace(request, id=None), Request("py-async-b", "1/24h")])).allowed, True)
+            with self.assertRaises(penstock.InvalidRequestError):
+                await client.take(Request("k", "1/1minite"))
+            with self.assertRaises(penstock.UnknownIDError):
+                await client.settle(replace(request, id="unknown"))
+
+    async def test_tasks_share_a_client_and_the_limit(self) -> None:
+        async with penstock.AsyncClient(ADDRESS, timeout=PATIENCE) as client:
+            decisions = await asyncio.gather(*(client.take(Request("py-tasks", "30/24h")) for _ in range(50)))
+        self.assertEqual(sum(d.allowed for d in decisions), 30)
+
+    async def test_wait_honours_retry_after(self) -> None:
+        request = Request("py-async-wait", "20/1s burst=1")
+        async with penstock.AsyncClient(ADDRESS, timeout=PATIENCE) as client:
+            self.assertEqual([(await client.take(request, wait=60)).granted for _ in range(3)], [1, 1, 1])
+
+    async def test_a_lost_answer_is_charged_once(self) -> None:
+        request = Request("py-async-lost", "100/24h", 10)
+        with losing_proxy(2) as (address, seen):
+            async with penstock.AsyncClient(address, timeout=PATIENCE) as lossy:
+                with self.assertRaises(penstock.UnavailableError):
+                    await lossy.take(request)  # charged, and the answer is lost
+                decision = await lossy.take(request, wait=60)
+        self.assertEqual((decision.allowed, decision.remaining, len(seen)), (True, 80, 3))
+
+    async def test_a_cancelled_request_does_not_answer_the_next(self) -> None:
+        answers: List[bytes] = [b"", DENIED]  # the first is never sent
+        async with talking_server(answers) as address, penstock.AsyncClient(address, timeout=PATIENCE) as client:
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.take(Request("k", "1/1m")), 0.05)
+            self.assertFalse((await client.take(Request("k", "1/1m"))).allowed)
+
+    async def test_responses_of_proxies_are_read(self) -> None:
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(
+            b"%x\r\n%s\r\n" % (len(part), part) for part in (b'{"allowed":', b"true}")
+        )
+        to_the_end = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"allowed": true}'
+        async with talking_server([chunked + b"0\r\n\r\n", to_the_end]) as address:
+            async with penstock.AsyncClient(address, timeout=PATIENCE) as client:
+                self.assertTrue((await client.take(Request("k", "1/1m"))).allowed)
+                self.assertTrue((await client.take(Request("k", "1/1m"))).allowed)
+
+    async def test_what_is_no_decision_is_unavailable(self) -> None:
+        lies = [
+            b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 3,
+            b"HTTP/1.1 200 OK\r\n" + b"x" * 100_000, b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\n\r\nno",
+        ]
+        for lie in lies:
+            async with talking_server([lie]) as address:
+                async with penstock.AsyncClient(address, timeout=0.2, on_unavailable="deny") as client:
+                    decision = await client.take(Request("k", "1/1m"))
+                    self.assertEqual((decision.allowed, decision.source), (False, "client"), lie)
+
+
+DENIED = b'HTTP/1.1 429 Too Many Requests\r\nContent-Length: 18\r\n\r\n{"allowed": false}'
+
+
+@asynccontextmanager
+async def talking_server(answers: List[bytes]) -> AsyncIterator[str]:
+    """Answer one request after the other with these bytes, on any connection."""
+    left = list(answers)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            writer.write(left.pop(0) if left else b"")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createServer, request as send } from "node:http";
+import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
 import * as penstock from "../index.js";
@@ -20,6 +21,10 @@ async function daemon(action) {
 }
 
 const tests = {
+  async "programs in CommonJS can require it"() {
+    assert.equal(createRequire(import.meta.url)("../index.js").Client, penstock.Client);
+  },
+
   async "take charges and denies"() {
     const request = { key: "take", limit: "2/1h" };
     const first = await client.take(request);

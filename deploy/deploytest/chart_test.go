@@ -1,6 +1,7 @@
 package deploytest_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"text/template"
 
 	"github.com/Masterminds/sprig/v3"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	core "k8s.io/api/core/v1"
@@ -104,6 +106,11 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"rules: {shop.yaml: null}": "needs a rule file",
 		"settings: {nodes: 7}":     "settings: nodes is set by the chart",
 
+		"replcas: 5":                  "'replcas' not allowed",
+		"image: {name: a}":            "'name' not allowed",
+		"replicas: many":              "got string, want integer",
+		"settings: {resp: {port: 1}}": "got object, want",
+
 		"settings: {grpc: ':9000'}":          "settings: grpc: :9000: the services and the container of the chart have port 8081",
 		"settings: {http: '127.0.0.1:8080'}": "settings: http: 127.0.0.1:8080: the services and the container of the chart have port 8080",
 		"settings: {resp: '16380'}":          "settings: resp: 16380: the services and the container of the chart have port 6380",
@@ -111,6 +118,19 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		if _, err := renderChart(t, "penstock", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", values, err, want)
 		}
+	}
+}
+
+// The documented command installs on a cluster without the Prometheus operator.
+func TestChartNeedsNoOperator(t *testing.T) {
+	t.Parallel()
+	text, err := renderChartOn(t, apiVersions{"v1", "apps/v1", "policy/v1"}, "penstock", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := decodeRelease(text)
+	if err != nil || len(objectsOf[*monitoring.ServiceMonitor](r)) != 0 || len(objectsOf[*apps.Deployment](r)) != 1 {
+		t.Errorf("got %d objects, %v, want the daemons and no ServiceMonitor", len(r), err)
 	}
 }
 
@@ -145,6 +165,11 @@ func renderRelease(t *testing.T, name, values string) release {
 // error.
 func renderChart(t *testing.T, name, values string) (string, error) {
 	t.Helper()
+	return renderChartOn(t, withOperator, name, values)
+}
+
+func renderChartOn(t *testing.T, apis apiVersions, name, values string) (string, error) {
+	t.Helper()
 	c, err := loader.Load(chartDir)
 	if err != nil {
 		t.Fatal(err)
@@ -154,11 +179,16 @@ func renderChart(t *testing.T, name, values string) (string, error) {
 		t.Fatalf("%s: %v", values, err)
 	}
 	merge(c.Values, changes)
+	if err := checkSchema(t, c); err != nil {
+		return "", err
+	}
 	templates := parseTemplates(t, c)
 	data := map[string]any{
 		"Values":  c.Values,
 		"Chart":   c.Metadata,
 		"Release": map[string]any{"Name": name, "Service": "Helm", "Namespace": "default"},
+
+		"Capabilities": map[string]any{"APIVersions": apis},
 	}
 	var text strings.Builder
 	for _, file := range c.Templates {
@@ -171,6 +201,36 @@ func renderChart(t *testing.T, name, values string) (string, error) {
 		}
 	}
 	return text.String(), nil
+}
+
+// apiVersions are the APIs of a cluster.
+type apiVersions []string
+
+// Has is what templates call.
+func (v apiVersions) Has(api string) bool { return slices.Contains(v, api) }
+
+var withOperator = apiVersions{"v1", "apps/v1", "policy/v1", "monitoring.coreos.com/v1"}
+
+// checkSchema validates the values of a chart by its schema, as Helm does before it renders.
+func checkSchema(t *testing.T, c *chart.Chart) error {
+	t.Helper()
+	schema, err := jsonschema.UnmarshalJSON(bytes.NewReader(c.Schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("values.schema.json", schema); err != nil {
+		t.Fatal(err)
+	}
+	values, err := json.Marshal(c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := jsonschema.UnmarshalJSON(bytes.NewReader(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compiler.MustCompile("values.schema.json").Validate(decoded)
 }
 
 // merge merges a user's values into those of the chart, as Helm does: maps are merged, and

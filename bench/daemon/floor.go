@@ -19,19 +19,17 @@ func (b *bench) floor(kind string) *process {
 }
 
 // serveFloor is that server, of kind@address.
-func serveFloor(floor string) error {
+func serveFloor(floor string) {
 	kind, addr, _ := strings.Cut(floor, "@")
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
+	l := harness.Must(net.Listen("tcp", addr))
 	switch kind {
 	case "grpc1":
-		return serveConstantRLS(l, 1)
+		harness.Check(serveConstantRLS(l, 1))
 	case "grpc3":
-		return serveConstantRLS(l, 3)
+		harness.Check(serveConstantRLS(l, 3))
+	default:
+		harness.Check(serveConstantJSON(l))
 	}
-	return serveConstantJSON(l)
 }
 
 // constantRLS is a rate limit service with the generated stubs that always responds OK.

@@ -21,9 +21,10 @@ func main() {
 // A bench is one run.
 type bench struct {
 	*harness.Run
-	daemon    string // the path of the program
-	shared    bool   // whether servers share all processors with their Redis and the load
-	placement *placement
+	daemon string // the path of the program
+	shared bool   // whether servers share all processors with their Redis and the load
+
+	onServerProcessor []string // the command by which a server that is measured gets its processor; nil for none
 }
 
 // command runs the cases and returns the exit status.

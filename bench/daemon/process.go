@@ -7,7 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,9 +35,13 @@ const startTimeout = 2 * time.Minute
 // start runs a server that is measured, on its processor, and waits until its address accepts
 // connections.
 func (b *bench) start(name, addr string, cmd *exec.Cmd) *process {
+	if wrapper := b.onServerProcessor; wrapper != nil {
+		cmd.Args = slices.Concat(wrapper, []string{cmd.Path}, cmd.Args[1:])
+		cmd.Path = harness.Must(exec.LookPath(wrapper[0]))
+	}
 	p := &process{name: name, addr: addr, cmd: cmd, exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &p.log, &p.log
-	b.onServerProcessor(func() { harness.Check(cmd.Start()) })
+	harness.Check(cmd.Start())
 	p.pids = []int{cmd.Process.Pid}
 	go func() {
 		_ = cmd.Wait()
@@ -147,15 +151,10 @@ func (b *bench) serve(api string, flags ...string) *process {
 	return b.start("penstock", addr, exec.Command(b.daemon, append(args, flags...)...))
 }
 
-// A placement says on which processors the processes of a comparison run. If the server that is
-// measured shares all of them with its Redis and the load, the kernel often wakes a process on
-// the processor of the one that wakes it, though another is idle, so that the faster server
-// leaves more of the machine unused. In production these are different machines.
-type placement struct {
-	server, others unix.CPUSet
-}
-
-// separated returns a case during which servers that are measured have a processor of their own.
+// separated returns a case during which servers that are measured have a processor of their own, unless
+// there is only one, or -shared. If such a server shares all of them with its Redis and the load, the
+// kernel often wakes a process on the processor of the one that wakes it, though another is idle, so
+// that the faster server leaves more of the machine unused. In production these are different machines.
 func (b *bench) separated(run func()) func() {
 	return func() {
 		defer b.separate()()
@@ -164,81 +163,39 @@ func (b *bench) separated(run func()) func() {
 }
 
 // separate keeps the first processor free for servers that are measured, until undo: the load,
-// and every other process that it starts, runs on the others. With one processor, or -shared, it
-// does nothing.
+// and every other process that it starts, runs on the others.
 func (b *bench) separate() (undo func()) {
-	var all unix.CPUSet
-	harness.Check(unix.SchedGetaffinity(0, &all))
-	if b.shared || all.Count() < 2 {
+	all := processorsOf(0)
+	if b.shared || len(all) < 2 {
 		return func() {}
 	}
-	p := splitProcessors(all)
-	harness.Check(moveThreads(&p.others))
-	b.placement = &p
+	pin(all[1:])
+	b.onServerProcessor = []string{"taskset", "--cpu-list", all[0]}
 	return func() {
-		b.placement = nil
-		_ = moveThreads(&all) // it was possible before
+		b.onServerProcessor = nil
+		pin(all)
 	}
 }
 
-// splitProcessors returns the first processor of a set, and the others.
-func splitProcessors(all unix.CPUSet) (p placement) {
-	p.others = all
-	first := 0
-	for !all.IsSet(first) {
-		first++
-	}
-	p.server.Set(first)
-	p.others.Clear(first)
-	return p
-}
-
-// moveThreads moves all threads of this process, until there is no new one: a thread begins on
-// the processors of the one that started it.
-func moveThreads(to *unix.CPUSet) error {
-	moved := map[string]bool{}
-	for {
-		threads, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return err
-		}
-		before := len(moved)
-		for _, t := range threads {
-			if moved[t.Name()] {
-				continue
-			}
-			moved[t.Name()] = true
-			if err := moveThread(t.Name(), to); err != nil {
-				return err
-			}
-		}
-		if len(moved) == before {
-			return nil
+// processorsOf returns the processors on which a process may run, by number; 0 is this process.
+func processorsOf(pid int) (all []string) {
+	var set unix.CPUSet
+	harness.Check(unix.SchedGetaffinity(pid, &set))
+	for i := range 64 * len(set) {
+		if set.IsSet(i) {
+			all = append(all, strconv.Itoa(i))
 		}
 	}
+	return all
 }
 
-func moveThread(name string, to *unix.CPUSet) error {
-	id, err := strconv.Atoi(name)
-	if err != nil {
-		return err
+// pin moves all threads of this process, and those that have begun meanwhile: a thread, and a process,
+// begins on the processors of the thread that starts it.
+func pin(processors []string) {
+	for range 2 {
+		words := []string{"--all-tasks", "--cpu-list", "--pid", strings.Join(processors, ","), strconv.Itoa(os.Getpid())}
+		if out, err := exec.Command("taskset", words...).CombinedOutput(); err != nil {
+			harness.Failf("taskset: %w: %s", err, out)
+		}
 	}
-	if err := unix.SchedSetaffinity(id, to); err != unix.ESRCH { // it has ended
-		return err
-	}
-	return nil
-}
-
-// onServerProcessor calls a function that starts a server that is measured. A process begins on the
-// processors of the thread that starts it.
-func (b *bench) onServerProcessor(start func()) {
-	if b.placement == nil {
-		start()
-		return
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	harness.Check(unix.SchedSetaffinity(0, &b.placement.server))
-	defer func() { harness.Check(unix.SchedSetaffinity(0, &b.placement.others)) }()
-	start()
 }

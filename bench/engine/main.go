@@ -68,23 +68,29 @@ var workloads = []workload{
 	},
 }
 
-const ruleFile = `
-domain: edge
-descriptors:
-  - {key: user, limit: 1000000000/1s}
-  - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
-  - {key: route, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
-  - {key: tenant, limit: 1000000000/1s}
-  - {key: generic_key, value: all, rate_limit: {unit: second, requests_per_unit: 4000000000}}
-`
+// parts are the descriptors that a proxy sends, and the limits of their rules: the user, the address, the
+// route, the tenant, one for all callers, and others. Those without a value are of many users.
+var parts = []struct{ key, value, limit string }{
+	{"user", "", bySecond},
+	{"remote_address", "", byUnit + "minute}"},
+	{"route", "checkout", byUnit + "hour}"},
+	{"tenant", "", bySecond},
+	{"generic_key", "all", "value: all, " + byUnit + "second}"},
+	{"method", "POST", bySecond},
+	{"region", "eu", byUnit + "minute}"},
+	{"plan", "paid", bySecond},
+	{"client", "web", bySecond},
+	{"version", "2", byUnit + "hour}"},
+}
 
-// moreRules are for requests with more than five descriptors.
-const moreRules = `  - {key: method, limit: 1000000000/1s}
-  - {key: region, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
-  - {key: plan, limit: 1000000000/1s}
-  - {key: client, limit: 1000000000/1s}
-  - {key: version, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
-`
+// Limits that are never reached.
+const (
+	bySecond = "limit: 1000000000/1s"
+	byUnit   = "rate_limit: {requests_per_unit: 4000000000, unit: "
+)
+
+// leastRules is how many of the parts have a rule at least.
+const leastRules = 5
 
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -201,9 +207,9 @@ func (w *workload) engine() *engine.Engine {
 	if w.topKeys {
 		o.TopKeys = topkeys.New(nil)
 	}
-	text := ruleFile
-	if w.descriptors > 5 {
-		text += moreRules
+	text := "domain: edge\ndescriptors:\n"
+	for _, p := range parts[:max(w.descriptors, leastRules)] {
+		text += fmt.Sprintf("  - {key: %s, %s}\n", p.key, p.limit)
 	}
 	e := engine.New(penstock.NewMemory(nil), o)
 	e.SetRules(harness.Must(rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(text)})))
@@ -213,27 +219,6 @@ func (w *workload) engine() *engine.Engine {
 // keys is how many users decisions are about: so many that they do not fit in the caches of
 // the processor together with the overrides.
 const keys = 10_000
-
-// descriptors returns the first n descriptors that a proxy sends: the user, the address, the
-// route, the tenant, one for all callers, and others.
-func descriptors(n int) []engine.Descriptor {
-	ds := make([]engine.Descriptor, n)
-	for i, e := range []rules.Entry{
-		{Key: "user"},
-		{Key: "remote_address"},
-		{Key: "route", Value: "checkout"},
-		{Key: "tenant"},
-		{Key: "generic_key", Value: "all"},
-		{Key: "method", Value: "POST"},
-		{Key: "region", Value: "eu"},
-		{Key: "plan", Value: "paid"},
-		{Key: "client", Value: "web"},
-		{Key: "version", Value: "2"},
-	}[:n] {
-		ds[i] = engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1}
-	}
-	return ds
-}
 
 // decider returns a function that decides about key i with an engine. Its requests are of different
 // users, and in the memory of the request before, as the APIs decode them.
@@ -246,7 +231,10 @@ func (w *workload) decider() func(i int) error {
 	for i := range tenants {
 		tenants[i] = fmt.Sprint("tenant", i)
 	}
-	ds := descriptors(w.descriptors)
+	ds := make([]engine.Descriptor, w.descriptors)
+	for i, p := range parts[:w.descriptors] {
+		ds[i] = engine.Descriptor{Entries: []rules.Entry{{Key: p.key, Value: p.value}}, Cost: 1}
+	}
 	var decided engine.Result
 	return func(i int) error {
 		for j := range ds {

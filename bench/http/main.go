@@ -61,7 +61,7 @@ const (
 
 // compare measures all middleware in turns.
 func (b *bench) compare(title string, denied bool) {
-	subjects := harness.Must(b.measure(title, append([]middleware{ours, bare}, rivals...), denied))
+	subjects := b.measure(title, append([]middleware{ours, bare}, rivals...), denied)
 	mine, others := subjects[0], subjects[2:]
 	next := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.Median("ns"), t.Median("ns")) })
 	fewest := slices.MinFunc(others, func(s, t *subject) int { return cmp.Compare(s.allocs, t.allocs) }).allocs
@@ -74,18 +74,15 @@ func (b *bench) compare(title string, denied bool) {
 // withoutHeaders measures the cost without header fields.
 func (b *bench) withoutHeaders() {
 	const title = "allowed, without header fields"
-	subjects := harness.Must(b.measure(title, []middleware{noHeaders, bare}, false))
+	subjects := b.measure(title, []middleware{noHeaders, bare}, false)
 	more := subjects[0].allocs - subjects[1].allocs
 	b.Find(title, "≤ 2 allocations more than the handler alone", more < 2.5, "%.1f allocations more", more)
 }
 
 // measure measures middleware in turns, verifies the workload and adds rows to the table.
-func (b *bench) measure(title string, all []middleware, denied bool) (subjects []*subject, err error) {
+func (b *bench) measure(title string, all []middleware, denied bool) (subjects []*subject) {
 	for _, m := range all {
-		s, err := b.open(m, denied)
-		if err != nil {
-			return nil, err
-		}
+		s := b.open(m, denied)
 		s.laps = harness.Calibrate(b.Turn, 1, s.send)
 		subjects = append(subjects, s)
 	}
@@ -94,13 +91,11 @@ func (b *bench) measure(title string, all []middleware, denied bool) (subjects [
 		"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied")
 	for _, s := range subjects {
 		s.countAllocations()
-		if err := s.verify(denied, b.clients()); err != nil {
-			return nil, err
-		}
+		s.verify(denied, b.clients())
 		t.Row(title, s.Name, harness.Decimals(0)(s.Median("ns")), s.To(subjects[0], "ns"),
 			harness.Decimals(1)(s.allocs), harness.Thousands(len(s.seen)), fmt.Sprintf("%.0f %%", 100*float64(s.denied)/float64(s.calls)))
 	}
-	return subjects, nil
+	return subjects
 }
 
 // A subject is middleware that is measured. Its figure is "ns", nanoseconds a request.
@@ -120,26 +115,22 @@ type subject struct {
 
 // open opens middleware. If all requests are to be denied, each client has spent its
 // limit.
-func (b *bench) open(m middleware, denied bool) (*subject, error) {
+func (b *bench) open(m middleware, denied bool) *subject {
 	perHour := int64(plenty)
 	if denied {
 		perHour = once
 	}
-	h, err := m.open(perHour, http.HandlerFunc(hello))
-	if err != nil {
-		return nil, err
-	}
-	s := &subject{middleware: m, handler: h, requests: requestsOf(b.clients()), response: newResponse(), seen: map[string]bool{}}
+	s := &subject{middleware: m, handler: m.open(perHour, http.HandlerFunc(hello)), requests: requestsOf(b.clients()), response: newResponse(), seen: map[string]bool{}}
 	s.Name = m.name
 	s.Measure = func(c *harness.Contender) { c.Add("ns", float64(s.send(s.laps))/float64(s.laps)) }
 	if denied {
 		s.send(b.clients())
 		if s.denied != 0 {
-			return nil, fmt.Errorf("%s: %d of %d clients were denied at once", m.name, s.denied, b.clients())
+			harness.Failf("%s: %d of %d clients were denied at once", m.name, s.denied, b.clients())
 		}
 		s.calls, s.denied = 0, 0
 	}
-	return s, nil
+	return s
 }
 
 // send sends that many requests, each from the next client.
@@ -171,24 +162,21 @@ func (s *subject) countAllocations() {
 	}
 }
 
-// verify returns an error if the requests differ from the workload. A handler without
+// verify ends the case if the requests differ from the workload. A handler without
 // limit never denies.
-func (s *subject) verify(denied bool, clients int) error {
+func (s *subject) verify(denied bool, clients int) {
 	want := 0
 	if denied && s.Name != bare.name {
 		want = s.calls
 	}
 	switch {
 	case s.denied != want:
-		return fmt.Errorf("%s: %d of %d requests were denied, want %d", s.Name, s.denied, s.calls, want)
+		harness.Failf("%s: %d of %d requests were denied, want %d", s.Name, s.denied, s.calls, want)
 	case len(s.seen) != clients:
-		return fmt.Errorf("%s: %d clients sent requests, want %d", s.Name, len(s.seen), clients)
+		harness.Failf("%s: %d clients sent requests, want %d", s.Name, len(s.seen), clients)
+	case s.header != "" && s.response.header.Get(s.header) == "":
+		harness.Failf("%s: the last response has the fields %v, without what remains", s.Name, s.response.header)
+	case want > 0 && s.response.status != http.StatusTooManyRequests:
+		harness.Failf("%s: the last response has the status %d", s.Name, s.response.status)
 	}
-	if got := s.response.header.Get(s.header); s.header != "" && got == "" {
-		return fmt.Errorf("%s: the last response has the fields %v, without what remains", s.Name, s.response.header)
-	}
-	if status := s.response.status; want > 0 && status != http.StatusTooManyRequests {
-		return fmt.Errorf("%s: the last response has the status %d", s.Name, status)
-	}
-	return nil
 }

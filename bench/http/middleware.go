@@ -15,6 +15,7 @@ import (
 	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
@@ -23,11 +24,11 @@ type middleware struct {
 	name   string
 	module string // whose version is printed; "" for none
 	header string // the field with what remains; "" if there is none
-	open   func(perHour int64, next http.Handler) (http.Handler, error)
+	open   func(perHour int64, next http.Handler) http.Handler
 }
 
 // bare is the handler without a limit.
-var bare = middleware{name: "the handler alone", open: func(_ int64, next http.Handler) (http.Handler, error) { return next, nil }}
+var bare = middleware{name: "the handler alone", open: func(_ int64, next http.Handler) http.Handler { return next }}
 
 var (
 	ours      = middleware{"penstock", "", "X-Ratelimit-Remaining", openPenstock(httplimit.XRateLimit)}
@@ -42,34 +43,31 @@ var rivals = []middleware{
 	{"ulule/limiter", "github.com/ulule/limiter/v3", "X-Ratelimit-Remaining", openUlule},
 }
 
-func openPenstock(form httplimit.Form) func(int64, http.Handler) (http.Handler, error) {
-	return func(perHour int64, next http.Handler) (http.Handler, error) {
-		lim, err := penstock.New(penstock.NewMemory(nil), penstock.PerHour(perHour))
-		if err != nil {
-			return nil, err
-		}
-		return httplimit.Protect(lim, &httplimit.Options{Headers: form})(next), nil
+func openPenstock(form httplimit.Form) func(int64, http.Handler) http.Handler {
+	return func(perHour int64, next http.Handler) http.Handler {
+		lim := harness.Must(penstock.New(penstock.NewMemory(nil), penstock.PerHour(perHour)))
+		return httplimit.Protect(lim, &httplimit.Options{Headers: form})(next)
 	}
 }
 
-func openHTTPRate(perHour int64, next http.Handler) (http.Handler, error) {
+func openHTTPRate(perHour int64, next http.Handler) http.Handler {
 	return httprate.LimitBy(int(perHour), time.Hour, func(r *http.Request) (string, error) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		return httprate.CanonicalizeIP(host), err
-	})(next), nil
+	})(next)
 }
 
-func openTollbooth(perHour int64, next http.Handler) (http.Handler, error) {
+func openTollbooth(perHour int64, next http.Handler) http.Handler {
 	lim := tollbooth.NewLimiter(float64(perHour)/3600, &tollboothlimiter.ExpirableOptions{DefaultExpirationTTL: time.Hour})
 	lim.SetIPLookups([]string{"RemoteAddr"}).SetBurst(int(perHour))
-	return tollbooth.LimitHandler(lim, next), nil
+	return tollbooth.LimitHandler(lim, next)
 }
 
 // openUlule disables its cleaner during the run, which does not slow it down.
-func openUlule(perHour int64, next http.Handler) (http.Handler, error) {
+func openUlule(perHour int64, next http.Handler) http.Handler {
 	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
 	lim := ulule.New(store, ulule.Rate{Period: time.Hour, Limit: perHour})
-	return ululehttp.NewMiddleware(lim).Handler(next), nil
+	return ululehttp.NewMiddleware(lim).Handler(next)
 }
 
 // rivalModules are the modules of the rivals, for their versions.

@@ -27,9 +27,9 @@ type comparison struct {
 // newComparison opens and fills penstock and the rival, if there is one.
 func newComparison(n int, p benchLimit, rival *library) *comparison {
 	c := &comparison{limit: p, ring: newRing(0, n), calls: n, began: time.Now()}
-	c.ours = harness.Must(ours.openFilled(p, n))
+	c.ours = ours.openFilled(p, n)
 	if rival != nil {
-		c.rival, c.rivalName = harness.Must(rival.openFilled(p, n)), rival.name
+		c.rival, c.rivalName = rival.openFilled(p, n), rival.name
 	}
 	runtime.GC()
 	return c
@@ -43,8 +43,8 @@ func (c *comparison) close() {
 
 // checkDebts checks what penstock was charged. On a machine that has stalled, units of a limit for
 // few keys have come back.
-func (c *comparison) checkDebts() error {
-	return checkDebts(c.ours.(*limited).lim, c.ring, c.calls, int(time.Since(c.began)/c.limit.every))
+func (c *comparison) checkDebts() {
+	checkDebts(c.ours.(*limited).lim, c.ring, c.calls, int(time.Since(c.began)/c.limit.every))
 }
 
 // A timing is the result of one subject. The ratios are nanoseconds over nanoseconds of
@@ -78,7 +78,7 @@ func (b *bench) measure(c *comparison, goroutines int) (timings []timing) {
 	takeTurns(b.Rounds, b.Turn, w.keys/b.Rounds+1, subjects)
 	for _, s := range subjects {
 		t := timing{name: s.Name, nanos: harness.SpreadOf(s.Of("ns")), toFloor: s.To(base, "ns"), toOurs: s.To(mine, "ns"), allocs: s.allocations()}
-		t.keys = harness.Must(s.verify(w))
+		t.keys = s.verify(w)
 		t.denied = float64(s.counts.Denied) / float64(s.counts.Calls)
 		timings = append(timings, t)
 	}
@@ -132,7 +132,7 @@ func (b *bench) againstRival(title string, n int, rival *library, goroutines ...
 		all = append(all, b.measure(c, g))
 	}
 	if n > 1 {
-		harness.Check(c.checkDebts())
+		c.checkDebts()
 	}
 	return all
 }
@@ -164,7 +164,7 @@ func (b *bench) hotKeyDenied() {
 // in most programs, and with a Request passed to Take.
 func (b *bench) throughStore() {
 	limit := tokenBucket(ample(1))
-	wrapped := harness.Must(newLimited(wrapper{penstock.NewMemory(nil)}, limit))
+	wrapped := newLimited(wrapper{penstock.NewMemory(nil)}, limit)
 	direct := &directStore{store: penstock.NewMemory(nil), limit: limit, ctx: context.Background()}
 	b.againstFloor("one hot key, through a wrapper and the Store interface", &comparison{ring: newRing(0, 1), ours: wrapped}, 2.7)
 	b.againstFloor("one hot key, Store.Take with a Request", &comparison{ring: newRing(0, 1), ours: direct}, 0)
@@ -179,7 +179,7 @@ func (b *bench) manyKeys() {
 func (b *bench) otherAlgorithms() {
 	n := b.many
 	for _, f := range variants(n) {
-		c := &comparison{ring: newRing(0, n), ours: harness.Must(f.library().openFilled(ample(n), n))}
+		c := &comparison{ring: newRing(0, n), ours: f.library().openFilled(ample(n), n)}
 		b.againstFloor(harness.Thousands(n)+" keys, "+f.name, c, cmp.Or(f.atMost, mostOfOthers))
 	}
 }
@@ -235,8 +235,7 @@ func (b *bench) aloneKeys() {
 	for _, l := range slices.Concat([]library{ours}, keyed(rivals)) {
 		contenders = append(contenders, &harness.Contender{Name: l.name, Measure: func(c *harness.Contender) {
 			b.Logf("%s: %s", title, c.Name)
-			var t aloneTime
-			harness.Check(runInChild("time", c.Name, b.million, &t))
+			t := runInChild[aloneTime]("time", c.Name, b.million)
 			c.Add("ns", t.Nanos)
 			last[c.Name] = t
 		}})
@@ -263,17 +262,13 @@ const (
 	aloneRound   = 10 * time.Millisecond
 )
 
-func (l library) timeAlone(keys int) (aloneTime, error) {
-	opened, err := l.openFilled(ample(keys), keys)
-	if err != nil {
-		return aloneTime{}, err
-	}
+func (l library) timeAlone(keys int) aloneTime {
+	opened := l.openFilled(ample(keys), keys)
 	defer release(opened)
 	s := newSubject(l.name, opened, newRing(0, keys), 1)
 	rounds, enough := max(keys/keysPerRound, 1), min(keys, enoughKeys)
 	takeTurns(rounds, aloneRound, enough/rounds+1, []*subject{s})
-	used, err := s.verify(workload{keys: enough})
-	return aloneTime{Nanos: s.Median("ns"), Allocations: s.allocations(), Keys: used}, err
+	return aloneTime{Nanos: s.Median("ns"), Allocations: s.allocations(), Keys: s.verify(workload{keys: enough})}
 }
 
 // tenMillionKeys measures a table that no cache holds. It has no target.
@@ -282,11 +277,11 @@ func (b *bench) tenMillionKeys() {
 	title := harness.Thousands(n) + " keys, token bucket"
 	b.Logf("%s: filling", title)
 	c := &comparison{limit: ample(n), ring: newRing(0, n), calls: n, began: time.Now()}
-	use := weigh(n, func() { c.ours = harness.Must(ours.openFilled(c.limit, n)) })
+	use := weigh(n, func() { c.ours = ours.openFilled(c.limit, n) })
 	serial, parallel := b.measure(c, 1), b.measure(c, 2)
 	b.addTimings(title, serial...)
 	b.addTimings(title+", two goroutines", parallel...)
-	harness.Check(c.checkDebts())
+	c.checkDebts()
 	b.Find(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
 		last(serial).nanos.Median, last(parallel).nanos.Median, use.Bytes, millis(use.GC))
 }

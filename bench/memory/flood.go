@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -24,8 +22,8 @@ func (b *bench) floodOfNewKeys() {
 	room := b.Size(100_000, 1_000)
 	title := "a flood of new keys into a full store of " + harness.Thousands(room)
 	b.Logf("%s", title)
-	f := harness.Must(newFlood(room))
-	rate := harness.Must(f.run(b.Size(2_000_000, 5_000), b.Rounds))
+	f := newFlood(room)
+	rate := f.run(b.Size(2_000_000, 5_000), b.Rounds)
 	victims, admitted := f.retakeSpent(b.Size(1_000, 100))
 	b.Find(title, "≥ 1 million a second, no spent key admitted again",
 		rate.Median >= 1_000_000 && admitted == 0,
@@ -35,41 +33,32 @@ func (b *bench) floodOfNewKeys() {
 
 // newFlood fills a store: first with as many keys as it has room for, then with new
 // ones until a thousand in a row are denied.
-func newFlood(room int) (*flood, error) {
-	lim, err := newLimited(penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: room}), tokenBucket(once))
-	if err != nil {
-		return nil, err
-	}
-	f := &flood{lim: lim}
+func newFlood(room int) *flood {
+	f := &flood{lim: newLimited(penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: room}), tokenBucket(once))}
 	for denied := 0; denied < 1_000; denied++ {
 		key := string(appendKey(nil, f.offered))
-		ok, err := lim.take(key)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
+		if harness.Must(f.lim.take(key)) {
 			f.spent = append(f.spent, key)
 			denied = 0
 		}
 		if f.offered++; f.offered > 4*room {
-			return nil, fmt.Errorf("a store of %d keys admitted %d of %d and is still not full", room, len(f.spent), f.offered)
+			harness.Failf("a store of %d keys admitted %d of %d and is still not full", room, len(f.spent), f.offered)
 		}
 	}
-	return f, f.checkFull(room)
+	f.checkFull(room)
+	return f
 }
 
-// checkFull returns an error if the store was full with far fewer keys than its
-// MaxKeys.
-func (f *flood) checkFull(room int) error {
+// checkFull ends the case if the store was full with far fewer keys than its MaxKeys.
+func (f *flood) checkFull(room int) {
 	if len(f.spent) < room*9/10 {
-		return fmt.Errorf("a store of %d keys was full with %d", room, len(f.spent))
+		harness.Failf("a store of %d keys was full with %d", room, len(f.spent))
 	}
-	return nil
 }
 
 // run takes that many new keys, in so many rounds, and returns the keys per second.
 // Nearly all are denied: they share one overflow bucket that is soon spent.
-func (f *flood) run(keys, rounds int) (harness.Spread, error) {
+func (f *flood) run(keys, rounds int) harness.Spread {
 	r := newRing(f.offered, keys)
 	w := r.walks(1)[0]
 	each := keys / rounds
@@ -81,18 +70,18 @@ func (f *flood) run(keys, rounds int) (harness.Spread, error) {
 		rates = append(rates, float64(each)/time.Since(begin).Seconds())
 	}
 	w.steps = t.Calls
-	return harness.SpreadOf(rates), f.verifyFlood(t, w)
+	verifyFlood(t, w)
+	return harness.SpreadOf(rates)
 }
 
-func (f *flood) verifyFlood(t harness.Counts, w *walk) error {
-	fresh, err := distinct([]*walk{w})
-	if err == nil && fresh != t.Calls {
-		err = fmt.Errorf("%d of %d keys in the flood were new, want all", fresh, t.Calls)
+// verifyFlood ends the case unless all keys of a flood were new, and almost none was admitted.
+func verifyFlood(t harness.Counts, w *walk) {
+	if fresh := distinct(w); fresh != t.Calls {
+		harness.Failf("%d of %d keys in the flood were new, want all", fresh, t.Calls)
 	}
 	if admitted := t.Calls - t.Denied - t.Failed; t.Failed > 0 || admitted > t.Calls/1000 {
-		err = errors.Join(err, fmt.Errorf("%d of %d keys in the flood failed and %d were admitted, want almost none", t.Failed, t.Calls, admitted))
+		harness.Failf("%d of %d keys in the flood failed and %d were admitted, want almost none", t.Failed, t.Calls, admitted)
 	}
-	return err
 }
 
 // retakeSpent takes spent keys again, evenly chosen, and returns how many calls it made

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // keySize is the length of every key: "user:" and fifteen digits.
@@ -67,34 +69,27 @@ func (w *walk) key() string {
 }
 
 // distinct counts, by their text, the different keys that walks have read.
-func distinct(walks []*walk) (int, error) {
+func distinct(walks ...*walk) (count int) {
 	seen := make([]bool, walks[0].ring.len())
-	count := 0
 	for _, w := range walks {
 		for i := range min(w.steps, w.ring.len()) {
-			n, err := strconv.Atoi(w.ring.at((w.start + i) % w.ring.len())[len("user:"):])
-			if err != nil {
-				return 0, err
-			}
+			n := harness.Must(strconv.Atoi(w.ring.at((w.start + i) % w.ring.len())[len("user:"):]))
 			if at := n - w.ring.first; !seen[at] {
 				seen[at] = true
 				count++
 			}
 		}
 	}
-	return count, nil
+	return count
 }
 
 // fillKeys calls fill once for each of the n keys from first on, in an order
 // that is not the walk's and with a string that is not shared.
-func fillKeys(first, n int, fill func(key string) error) error {
+func fillKeys(first, n int, fill func(key string)) {
 	var b [keySize]byte
 	for _, i := range shuffled(n, fillShuffle) {
-		if err := fill(string(appendKey(b[:0], first+int(i)))); err != nil {
-			return err
-		}
+		fill(string(appendKey(b[:0], first+int(i))))
 	}
-	return nil
 }
 
 // appendKey appends the key with number i, such as "user:000000000000042".

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -22,31 +21,33 @@ type library struct {
 	name   string
 	module string // whose version is printed
 	keyed  bool
-	open   func(p benchLimit, n int) (limiter, error)
+	open   func(p benchLimit, n int) limiter
 }
 
 // mostChecked is for how many keys at most it is checked that they are separate.
 const mostChecked = 10_000
 
 // openFilled opens a limiter and takes each of n keys once, after a check that it separates keys.
-func (l library) openFilled(p benchLimit, n int) (limiter, error) {
+func (l library) openFilled(p benchLimit, n int) limiter {
 	if l.keyed {
-		if err := checkSeparateKeys(l, min(n, mostChecked)); err != nil {
-			return nil, err
-		}
+		checkSeparateKeys(l, min(n, mostChecked))
 	}
-	opened, err := l.open(p, n)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", l.name, err)
+	opened := l.open(p, n)
+	l.visit(opened, n, 0)
+	return opened
+}
+
+// visit takes every key once; so many must be denied.
+func (l library) visit(opened limiter, keys, denied int) {
+	var t harness.Counts
+	fillKeys(0, keys, func(key string) {
+		ok, err := opened.take(key)
+		harness.Check(err)
+		t.Count(ok, nil)
+	})
+	if t.Denied != denied {
+		harness.Failf("%s: %d of %d keys were denied, want %d", l.name, t.Denied, keys, denied)
 	}
-	filled, err := fill(opened, 0, n)
-	if err == nil && filled.Denied > 0 {
-		err = fmt.Errorf("%d of %d fresh keys were denied", filled.Denied, n)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: filling: %w", l.name, err)
-	}
-	return opened, nil
 }
 
 // release stops the background work of a limiter, if any.
@@ -54,16 +55,6 @@ func release(l limiter) {
 	if c, ok := l.(interface{ close() }); ok {
 		c.close()
 	}
-}
-
-// fill takes each of the n keys from first on once.
-func fill(l limiter, first, n int) (t harness.Counts, err error) {
-	err = fillKeys(first, n, func(key string) error {
-		ok, err := l.take(key)
-		t.Count(ok, err)
-		return err
-	})
-	return t, err
 }
 
 // A benchLimit is a limit that every library can be configured with: one unit every

@@ -29,12 +29,8 @@ func (l *limited) run(w *walk, calls int) (t harness.Counts) {
 	return t
 }
 
-func newLimited(s penstock.Store, l penstock.Limit) (*limited, error) {
-	lim, err := penstock.New(s, l)
-	if err != nil {
-		return nil, err
-	}
-	return &limited{lim: lim, ctx: context.Background()}, nil
+func newLimited(s penstock.Store, l penstock.Limit) *limited {
+	return &limited{lim: harness.Must(penstock.New(s, l)), ctx: context.Background()}
 }
 
 // memoryFor returns a store for n keys: the default one while that is enough.
@@ -50,7 +46,7 @@ func tokenBucket(p benchLimit) penstock.Limit {
 }
 
 // ours is penstock with a token bucket.
-var ours = library{name: "penstock", keyed: true, open: func(p benchLimit, n int) (limiter, error) {
+var ours = library{name: "penstock", keyed: true, open: func(p benchLimit, n int) limiter {
 	return newLimited(memoryFor(n), tokenBucket(p))
 }}
 
@@ -129,7 +125,7 @@ func byDay(count int64) penstock.Limit {
 
 // library returns penstock with the variant's limits.
 func (f variant) library() library {
-	return library{name: "penstock " + f.name, keyed: true, open: func(p benchLimit, n int) (limiter, error) {
+	return library{name: "penstock " + f.name, keyed: true, open: func(p benchLimit, n int) limiter {
 		l := f.ample
 		if p == once {
 			l = f.once

@@ -42,8 +42,8 @@ type rateMap struct {
 	keys  map[string]*rate.Limiter
 }
 
-func openRateMap(p benchLimit, _ int) (limiter, error) {
-	return &rateMap{each: rate.Every(p.every), burst: int(p.burst), keys: map[string]*rate.Limiter{}}, nil
+func openRateMap(p benchLimit, _ int) limiter {
+	return &rateMap{each: rate.Every(p.every), burst: int(p.burst), keys: map[string]*rate.Limiter{}}
 }
 
 func (r *rateMap) take(key string) (bool, error) {
@@ -70,8 +70,8 @@ type rateSyncMap struct {
 	keys  sync.Map
 }
 
-func openRateSyncMap(p benchLimit, _ int) (limiter, error) {
-	return &rateSyncMap{each: rate.Every(p.every), burst: int(p.burst)}, nil
+func openRateSyncMap(p benchLimit, _ int) limiter {
+	return &rateSyncMap{each: rate.Every(p.every), burst: int(p.burst)}
 }
 
 func (r *rateSyncMap) take(key string) (bool, error) {
@@ -94,9 +94,9 @@ type sethvargoStore struct {
 	ctx   context.Context
 }
 
-func openSethvargo(p benchLimit, _ int) (limiter, error) {
-	s, err := memorystore.New(&memorystore.Config{Tokens: uint64(p.burst), Interval: p.window()})
-	return &sethvargoStore{store: s, ctx: context.Background()}, err
+func openSethvargo(p benchLimit, _ int) limiter {
+	s := harness.Must(memorystore.New(&memorystore.Config{Tokens: uint64(p.burst), Interval: p.window()}))
+	return &sethvargoStore{store: s, ctx: context.Background()}
 }
 
 func (s *sethvargoStore) take(key string) (bool, error) {
@@ -118,15 +118,11 @@ type throttledGCRA struct {
 	ctx context.Context
 }
 
-func openThrottled(p benchLimit, _ int) (limiter, error) {
+func openThrottled(p benchLimit, _ int) limiter {
 	const unbounded = 0 // Its bounded form takes a lock and two allocations more.
-	store, err := memstore.NewCtx(unbounded)
-	if err != nil {
-		return nil, err
-	}
+	store := harness.Must(memstore.NewCtx(unbounded))
 	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(1, p.every), MaxBurst: int(p.burst) - 1}
-	lim, err := throttled.NewGCRARateLimiterCtx(store, quota)
-	return &throttledGCRA{lim: lim, ctx: context.Background()}, err
+	return &throttledGCRA{lim: harness.Must(throttled.NewGCRARateLimiterCtx(store, quota)), ctx: context.Background()}
 }
 
 func (g *throttledGCRA) take(key string) (bool, error) {
@@ -148,10 +144,10 @@ type ululeMemory struct {
 
 // openUlule disables its cleaner during the run: a sweep would disturb one round, and
 // without it ulule is no slower.
-func openUlule(p benchLimit, _ int) (limiter, error) {
+func openUlule(p benchLimit, _ int) limiter {
 	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
 	lim := ulule.New(store, ulule.Rate{Period: p.window(), Limit: p.burst})
-	return &ululeMemory{lim: lim, ctx: context.Background()}, nil
+	return &ululeMemory{lim: lim, ctx: context.Background()}
 }
 
 func (u *ululeMemory) take(key string) (bool, error) {
@@ -171,22 +167,18 @@ type failsafeSyncMap struct {
 	keys sync.Map
 }
 
-func openFailsafeBursty(p benchLimit, _ int) (limiter, error) {
-	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] {
-		return failsafe.NewBursty[any](uint(p.burst), p.window())
-	}}, nil
+func openFailsafeBursty(p benchLimit, _ int) limiter {
+	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] { return failsafe.NewBursty[any](uint(p.burst), p.window()) }}
 }
 
 // openFailsafeSmooth uses one nanosecond for a burst: it has no bursts, so only a rate
 // above any rate of calls allows every call.
-func openFailsafeSmooth(p benchLimit, _ int) (limiter, error) {
+func openFailsafeSmooth(p benchLimit, _ int) limiter {
 	every := p.every
 	if p.burst > 1 {
 		every = time.Nanosecond
 	}
-	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] {
-		return failsafe.NewSmoothWithMaxRate[any](every)
-	}}, nil
+	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] { return failsafe.NewSmoothWithMaxRate[any](every) }}
 }
 
 func (f *failsafeSyncMap) take(key string) (bool, error) {
@@ -209,7 +201,7 @@ type jujuSyncMap struct {
 	keys  sync.Map
 }
 
-func openJuju(p benchLimit, _ int) (limiter, error) { return &jujuSyncMap{limit: p}, nil }
+func openJuju(p benchLimit, _ int) limiter { return &jujuSyncMap{limit: p} }
 
 func (j *jujuSyncMap) take(key string) (bool, error) {
 	b, ok := j.keys.Load(key)
@@ -230,9 +222,7 @@ type uberLimiter struct{ lim uber.Limiter }
 
 // openUber uses the highest rate that it supports, since Take blocks: at a billion a
 // second it never does.
-func openUber(benchLimit, int) (limiter, error) {
-	return &uberLimiter{lim: uber.New(1_000_000_000)}, nil
-}
+func openUber(benchLimit, int) limiter { return &uberLimiter{lim: uber.New(1_000_000_000)} }
 
 func (u *uberLimiter) take(string) (bool, error) {
 	u.lim.Take()

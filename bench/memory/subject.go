@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -85,76 +84,56 @@ type workload struct {
 	denied bool
 }
 
-// verify returns how many different keys the calls used, or an error if they differ
-// from the workload.
-func (s *subject) verify(w workload) (keys int, err error) {
-	if err := s.counts.Verify(s.Name, 0, w.denied); err != nil {
-		return 0, err
-	}
+// verify returns how many different keys the calls used, or ends the case if they differ from the
+// workload.
+func (s *subject) verify(w workload) (keys int) {
+	harness.Check(s.counts.Verify(s.Name, 0, w.denied))
 	if _, keyless := s.limiter.(*floor); keyless {
-		return 0, nil
+		return 0
 	}
-	keys, err = distinct(s.walks)
-	if err == nil && keys < w.keys {
-		err = fmt.Errorf("%s: %d different keys were used, want at least %d", s.Name, keys, w.keys)
+	if keys = distinct(s.walks...); keys < w.keys {
+		harness.Failf("%s: %d different keys were used, want at least %d", s.Name, keys, w.keys)
 	}
-	return keys, err
+	return keys
 }
 
 // checkSeparateKeys checks that a library has separate state for each of n keys: each
 // is allowed once, and then denied.
-func checkSeparateKeys(l library, n int) error {
-	return retryAfterHour(time.Now, func() error { return separatesKeys(l, n) })
+func checkSeparateKeys(l library, n int) {
+	retryAfterHour(time.Now, func() {
+		opened := l.open(once, n)
+		defer release(opened)
+		l.visit(opened, n, 0)
+		if again := opened.run(newRing(0, n).walks(1)[0], n); again.Denied != n {
+			harness.Failf("%s: %d of %d spent keys were denied, want all", l.name, again.Denied, n)
+		}
+	})
 }
 
 // retryAfterHour repeats a check that has failed while an hour ended: a window on the clock, such
 // as a day, may have ended with it, and spent keys are allowed again.
-func retryAfterHour(now func() time.Time, check func() error) error {
+func retryAfterHour(now func() time.Time, check func()) {
 	began := now()
-	err := check()
+	err := harness.Try(check)
 	if err != nil && !began.Truncate(time.Hour).Equal(now().Truncate(time.Hour)) {
-		err = check()
+		err = harness.Try(check)
 	}
-	return err
-}
-
-func separatesKeys(l library, n int) error {
-	opened, err := l.open(once, n)
-	if err != nil {
-		return err
-	}
-	defer release(opened)
-	filled, err := fill(opened, 0, n)
-	if err != nil {
-		return err
-	}
-	if filled.Denied != 0 {
-		return fmt.Errorf("%s: %d of %d fresh keys were denied, want 0", l.name, filled.Denied, n)
-	}
-	again := opened.run(newRing(0, n).walks(1)[0], n)
-	if again.Denied != n {
-		return fmt.Errorf("%s: %d of %d spent keys were denied, want all", l.name, again.Denied, n)
-	}
-	return nil
+	harness.Check(err)
 }
 
 // checkDebts checks that a token bucket was charged exactly what was taken, less at most so many
 // units that have come back to each key. If none has, every key is in debt, and the debts add up
 // to the calls. Keys that share state would each show the debts of all.
-func checkDebts(lim *penstock.Limiter, r ring, calls, back int) error {
+func checkDebts(lim *penstock.Limiter, r ring, calls, back int) {
 	inDebt, owed := 0, 0
 	for i := range r.len() {
-		d, err := lim.Peek(context.Background(), r.at(i))
-		if err != nil {
-			return err
-		}
+		d := harness.Must(lim.Peek(context.Background(), r.at(i)))
 		if d.Remaining < d.Limit {
 			inDebt++
 		}
 		owed += int(d.Limit - d.Remaining)
 	}
 	if back == 0 && inDebt != r.len() || owed > calls || owed < calls-back*r.len() {
-		return fmt.Errorf("penstock: %d of %d keys are in debt, by %d units together; want all, and %d, less at most %d for each", inDebt, r.len(), owed, calls, back)
+		harness.Failf("penstock: %d of %d keys are in debt, by %d units together; want all, and %d, less at most %d for each", inDebt, r.len(), owed, calls, back)
 	}
-	return nil
 }

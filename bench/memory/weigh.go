@@ -71,31 +71,19 @@ func weighables() []weighable {
 
 // weigh fills the keys, measures their memory, and verifies that every key was live:
 // the visits that fill a key are allowed, and one more after the measurement is denied.
-func (s weighable) weigh(keys int) (use memoryUse, err error) {
-	err = retryAfterHour(time.Now, func() (err error) {
+func (s weighable) weigh(keys int) (use memoryUse) {
+	retryAfterHour(time.Now, func() {
 		var l limiter
 		use = weigh(keys, func() {
-			l, err = s.open(once, keys)
-			for i := 0; i < s.visits && err == nil; i++ {
-				err = s.visit(l, keys, 0)
+			l = s.open(once, keys)
+			for range s.visits {
+				s.visit(l, keys, 0)
 			}
 		})
 		use.Name = s.name
-		if err == nil {
-			err = s.visit(l, keys, keys)
-		}
-		return err
+		s.visit(l, keys, keys)
 	})
-	return use, err
-}
-
-// visit takes every key once; so many must be denied.
-func (s weighable) visit(l limiter, keys, denied int) error {
-	t, err := fill(l, 0, keys)
-	if err == nil && t.Denied != denied {
-		err = fmt.Errorf("%s: %d of %d keys were denied, want %d", s.name, t.Denied, keys, denied)
-	}
-	return err
+	return use
 }
 
 // weights measures the memory of a million live keys, for every variant and rival.
@@ -118,8 +106,7 @@ func (b *bench) logWeight() { b.weighInChild(slidingLog.library().name, b.Size(1
 // most so long a collection.
 func (b *bench) weighInChild(name string, keys int, bytes float64, gc time.Duration) {
 	b.Logf("weight of %s keys: %s", harness.Thousands(keys), name)
-	var use memoryUse
-	harness.Check(runInChild("weigh", name, keys, &use))
+	use := runInChild[memoryUse]("weigh", name, keys)
 	b.Table("Memory: each in its own process, every key live", "limiter", "keys", "heap bytes a key", "heap objects a key", "forced GC, best of five").
 		Row(use.Name, harness.Thousands(use.Keys), harness.Decimals(1)(use.Bytes), harness.Decimals(2)(use.Objects), millis(use.GC))
 	if bytes == 0 {
@@ -135,32 +122,30 @@ func (b *bench) weighInChild(name string, keys int, bytes float64, gc time.Durat
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", harness.Millis(d)) }
 
-// runInChild runs this program again for a task about one library, and stores its result.
-func runInChild(task, name string, keys int, result any) error {
+// runInChild runs this program again for a task about one library, and returns its result.
+func runInChild[Result any](task, name string, keys int) (result Result) {
 	out, err := harness.Child(fmt.Sprintf("%s %d %s", task, keys, name)).Output()
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", task, name, err)
+		harness.Failf("%s %s: %w", task, name, err)
 	}
-	return json.Unmarshal(out, result)
+	harness.Check(json.Unmarshal(out, &result))
+	return result
 }
 
 // runTask measures one library by itself, as "task keys name", and prints the result as JSON.
-func runTask(order string) (err error) {
+func runTask(order string) {
 	words := append(strings.SplitN(order, " ", 3), "", "")
-	keys, err := strconv.Atoi(words[1])
+	keys := harness.Must(strconv.Atoi(words[1]))
 	all := append(weighables(), weighable{ours, 1})
 	i := slices.IndexFunc(all, func(s weighable) bool { return s.name == words[2] })
-	if err != nil || i < 0 {
-		return fmt.Errorf("bad task %q", order)
+	if i < 0 {
+		harness.Failf("bad task %q", order)
 	}
 	var result any
 	if words[0] == "time" {
-		result, err = all[i].timeAlone(keys)
+		result = all[i].timeAlone(keys)
 	} else {
-		result, err = all[i].weigh(keys)
+		result = all[i].weigh(keys)
 	}
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(result)
+	harness.Check(json.NewEncoder(os.Stdout).Encode(result))
 }

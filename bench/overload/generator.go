@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -84,7 +83,7 @@ func capacityOf(c serverConfig, length time.Duration) float64 {
 		return nil
 	})
 	if served.Load() == 0 {
-		harness.Check(errors.New("server serves nothing"))
+		harness.Failf("server serves nothing")
 	}
 	return float64(served.Load()) / took.Seconds()
 }
@@ -94,28 +93,49 @@ var serverLibraries = slices.DeleteFunc(slices.Clone(libraries), func(l library)
 	return !slices.Contains([]string{ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter}, l.name)
 })
 
-// waitingServers are real servers, in processes of their own, whose workers wait.
-func (b *bench) waitingServers() {
-	offers := harness.Scale(b.Run, []float64{0.8, 2, 5}, []float64{2})
-	b.serversOf("A real HTTP server: 10 workers that wait for 50 ms in the mean", "real server, waiting", serverConfig{Workers: 10, Mean: 50 * time.Millisecond}, offers)
+// A serverCase is an HTTP server at multiples of its capacity.
+type serverCase struct {
+	title, kind string
+	config      serverConfig
+	offers      []float64
+	load        func(b *bench, c serverConfig, times float64) serverResult
 }
 
-// busyServers are real servers whose requests keep one processor busy.
-func (b *bench) busyServers() {
-	b.serversOf("A real HTTP server: requests of 10 ms on one processor", "real server, processor busy", serverConfig{Mean: 10 * time.Millisecond}, []float64{2})
-}
+var (
+	waiting = serverConfig{Workers: 10, Mean: 50 * time.Millisecond}
+	busy    = serverConfig{Mean: 10 * time.Millisecond}
 
-func (b *bench) serversOf(title, kind string, c serverConfig, offers []float64) {
-	title += ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)"
-	b.grid(title, offers, serverLibraries, func(l library, times float64) string {
-		c.Limiter = l.name
-		s := b.loadServer(c, times)
-		share, p99 := s.good/s.capacity, float64(s.p99)/float64(p99OfIdle(s.mean))
-		if l.name == ours {
-			b.findServer(kind, times, s.summary, share, p99)
-		}
-		return fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10))
-	})
+	// Real servers are processes of their own, whose workers wait, or whose requests keep one processor
+	// busy.
+	waitingServers = serverCase{
+		"A real HTTP server: 10 workers that wait for 50 ms in the mean", "real server, waiting", waiting, []float64{0.8, 2, 5}, (*bench).loadServer,
+	}
+	busyServers = serverCase{
+		"A real HTTP server: requests of 10 ms on one processor", "real server, processor busy", busy, []float64{2}, (*bench).loadServer,
+	}
+
+	// Virtual servers are in virtual time, over connections in memory. Their workers are exact and neither
+	// they nor the clients wait for a processor, so the figures do not depend on the machine.
+	virtualServers = serverCase{
+		"An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean", "HTTP server in virtual time", waiting, []float64{0.8, 2, 5}, (*bench).loadVirtual,
+	}
+)
+
+// servers returns the case of servers. A quick run has one load.
+func (b *bench) servers(c serverCase) func() {
+	return func() {
+		title := c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)"
+		b.grid(title, harness.Scale(b.Run, c.offers, []float64{2}), serverLibraries, func(l library, times float64) string {
+			config := c.config
+			config.Limiter = l.name
+			s := c.load(b, config, times)
+			share, p99 := s.good/s.capacity, float64(s.p99)/float64(p99OfIdle(s.mean))
+			if l.name == ours {
+				b.findServer(c.kind, times, s.summary, share, p99)
+			}
+			return fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10))
+		})
+	}
 }
 
 func (b *bench) findServer(kind string, times float64, s summary, share, p99 float64) {
@@ -128,56 +148,33 @@ func (b *bench) findServer(kind string, times float64, s summary, share, p99 flo
 		share >= least && p99 <= most, "%.3f; p99 %.2f×", share, p99)
 }
 
-// virtualServers are HTTP servers in virtual time, over connections in memory. Their workers are
-// exact and neither they nor the clients wait for a processor, so the figures do not depend on
-// the machine.
-func (b *bench) virtualServers() {
-	c, runs := serverConfig{Workers: 10, Mean: 50 * time.Millisecond}, b.Size(3, 1)
-	offers := harness.Scale(b.Run, []float64{0.8, 2, 5}, []float64{2})
-	p := harness.Scale(b.Run, phases{5 * time.Second, 15 * time.Second, 40 * time.Second}, phases{0, time.Second / 2, time.Second})
-	const title = "An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean: share of the capacity served in ten times that, p99 beside that of an idle server, refused"
-	capacity := float64(c.Workers) / c.Mean.Seconds()
-	b.grid(title, offers, serverLibraries, func(l library, times float64) string {
-		c.Limiter = l.name
-		var mean summary
-		for run := range runs {
-			mean.add(harness.Must(b.loadVirtual(c, overloaded(capacity, times, p.begin), p, run+1)), runs)
-		}
-		share, p99 := mean.good/capacity, float64(mean.p99)/float64(p99OfIdle(c.Mean))
-		if l.name == ours {
-			b.findServer("HTTP server in virtual time", times, mean, share, p99)
-		}
-		return fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*mean.refused)
-	})
-}
-
-// loadVirtual runs a server and its clients in a bubble.
-func (b *bench) loadVirtual(c serverConfig, rate simserver.Rate, p phases, seed int) (s summary, err error) {
-	b.simulate(func() {
-		var handler http.Handler
-		if handler, err = newHandler(c); err != nil {
-			return
-		}
-		l := bufconn.Listen(1 << 16)
-		server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
-		var serving sync.WaitGroup
-		serving.Go(func() { _ = server.Serve(l) }) // until it is closed
-		g := newGenerator("http://server", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) })
-		g.run(rate, p.until, seed)
-		time.Sleep(time.Minute) // for calls that clients have given up
-		_ = server.Close()      // connections in memory do not fail
-		serving.Wait()
-		s = g.summary(p.from, p.until, 10*c.Mean, false)
-	})
-	return s, err
-}
-
 // A serverResult is what a server served of a load.
 type serverResult struct {
 	summary
 	capacity float64
 	mean     time.Duration // of the time that a request takes at an idle server
 	lateness time.Duration // of the generator
+}
+
+// loadVirtual returns the mean of some runs of a server and its clients in bubbles.
+func (b *bench) loadVirtual(c serverConfig, times float64) serverResult {
+	p := harness.Scale(b.Run, phases{5 * time.Second, 15 * time.Second, 40 * time.Second}, phases{0, time.Second / 2, time.Second})
+	r, runs := serverResult{capacity: float64(c.Workers) / c.Mean.Seconds(), mean: c.Mean}, b.Size(3, 1)
+	for run := range runs {
+		b.simulate(func() {
+			l := bufconn.Listen(1 << 16)
+			server := &http.Server{Handler: newHandler(c), ReadHeaderTimeout: time.Minute}
+			var serving sync.WaitGroup
+			serving.Go(func() { _ = server.Serve(l) }) // until it is closed
+			g := newGenerator("http://server", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) })
+			g.run(overloaded(r.capacity, times, p.begin), p.until, run+1)
+			time.Sleep(time.Minute) // for calls that clients have given up
+			_ = server.Close()      // connections in memory do not fail
+			serving.Wait()
+			r.add(g.summary(p.from, p.until, 10*c.Mean, false), runs)
+		})
+	}
+	return r
 }
 
 // On a machine with other work, a run is repeated while that disturbs it, and the run that was

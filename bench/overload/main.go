@@ -60,9 +60,9 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	b.Settings = func() string { return "Envoy's gradient after its documentation" }
 	return b.Main(args, []harness.Case{
 		{Name: "cost", Run: b.cost},
-		{Name: "server", Run: b.waitingServers},
-		{Name: "busy server", Run: b.busyServers},
-		{Name: "virtual server", Run: b.virtualServers},
+		{Name: "server", Run: b.servers(waitingServers)},
+		{Name: "busy server", Run: b.servers(busyServers)},
+		{Name: "virtual server", Run: b.servers(virtualServers)},
 		{Name: "one processor", Run: b.processor},
 		{Name: "2 workers", Run: func() { b.capacity(2) }},
 		{Name: "10 workers", Run: func() { b.capacity(10) }},

@@ -30,44 +30,34 @@ type serverConfig struct {
 }
 
 // serveHTTP is the server process: it prints its address, and ends when its input ends.
-func serveHTTP(task string) error {
-	var c serverConfig
-	if err := json.Unmarshal([]byte(task), &c); err != nil {
-		return err
-	}
+func serveHTTP(task string) {
 	silenceLogs()
-	handler, err := newHandler(c)
-	if err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	var c serverConfig
+	harness.Check(json.Unmarshal([]byte(task), &c))
+	server := &http.Server{Handler: newHandler(c), ReadHeaderTimeout: time.Minute}
+	l := harness.Must(net.Listen("tcp", "127.0.0.1:0"))
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = server.Close() // the process ends anyway
 	}()
 	fmt.Println(l.Addr())
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
+		harness.Check(err)
 	}
-	return nil
 }
 
 // newHandler returns the handler behind its limiter: a gate is middleware, as in a real server.
-func newHandler(c serverConfig) (http.Handler, error) {
+func newHandler(c serverConfig) http.Handler {
 	handler := busyHandler(c.Mean)
 	if c.Workers > 0 {
 		handler = waitingHandler(c.Mean, c.Workers)
 	}
 	if c.Limiter == ours {
-		return httplimit.Admit(overload.NewGate(nil), nil)(handler), nil
+		return httplimit.Admit(overload.NewGate(nil), nil)(handler)
 	}
 	i := slices.IndexFunc(libraries, func(l library) bool { return l.name == c.Limiter })
 	if i < 0 {
-		return nil, fmt.Errorf("no limiter %q", c.Limiter)
+		harness.Failf("no limiter %q", c.Limiter)
 	}
 	limiter := libraries[i].make()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +68,7 @@ func newHandler(c serverConfig) (http.Handler, error) {
 		}
 		defer leave()
 		handler.ServeHTTP(w, r)
-	}), nil
+	})
 }
 
 // waitingHandler has workers that wait for something else, such as a database.
@@ -146,7 +136,7 @@ func startServer(c serverConfig) *serverProcess {
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		s.stop()
-		harness.Check(fmt.Errorf("server of %s: %w", c.Limiter, err))
+		harness.Failf("server of %s: %w", c.Limiter, err)
 	}
 	s.url = "http://" + strings.TrimSpace(line)
 	return s

@@ -29,7 +29,7 @@ type client struct {
 func (b *bench) clients() {
 	libraries := slices.Concat([]library{ours, trivial, redisRate}, ourWindows, floors[:2], rivals[1:])
 	for _, l := range libraries {
-		harness.Check(b.verifyLimits(l))
+		b.verifyLimits(l)
 	}
 	b.server.empty() // some keys of these checks expire soon, and newClient counts keys
 	keys := keyNames("user:key", b.Size(10_000, 200))
@@ -44,7 +44,7 @@ func (b *bench) clients() {
 		c.calls = harness.Calibrate(b.Turn, goroutines, func(calls int) time.Duration { return c.run(context.Background(), calls) })
 	}
 	harness.TakeTurns(b.Rounds, clients...)
-	harness.Check(b.verifyGrants(clients))
+	b.verifyGrants(clients)
 	t := b.Table(fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines),
 		"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate", "client µs a call", "server µs a call", "allocations")
 	for _, c := range clients {
@@ -71,7 +71,7 @@ func (b *bench) findClients(ours, trivial, redisRate *client) {
 // expected number of keys in Redis, with an expiry.
 func (b *bench) newClient(l library, keys []string) *client {
 	before := b.server.info()
-	c := &client{library: l, limiter: harness.Must(l.open(b.server.Addr, ample)), keys: keys}
+	c := &client{library: l, limiter: l.open(b.server.Addr, ample), keys: keys}
 	c.Name = l.name
 	c.Measure = func(*harness.Contender) { c.turn(b.server) }
 	c.run(context.Background(), len(keys))
@@ -151,61 +151,44 @@ func (l library) isFloor() bool {
 // lasting reports whether the keys have no expiry: those of INCR, which is no limiter.
 func (l library) lasting() bool { return l.name == floors[1].name }
 
-// verifyLimits returns an error unless a limit of one unit admits one, on each of some
-// keys.
-func (b *bench) verifyLimits(l library) error {
+// verifyLimits ends the case unless a limit of one unit admits one, on each of some keys.
+func (b *bench) verifyLimits(l library) {
 	if l.isFloor() {
-		return nil
+		return
 	}
-	opened, err := l.open(b.server.Addr, once)
-	if err != nil {
-		return fmt.Errorf("%s: %w", l.name, err)
-	}
+	opened := l.open(b.server.Addr, once)
 	defer opened.close()
 	for _, key := range keyNames("user:one", 10) {
-		if err := verifyLimit(opened, key, time.Now); err != nil {
-			return fmt.Errorf("%s: %w", l.name, err)
-		}
+		verifyLimit(l.name, opened, key, time.Now)
 	}
-	return nil
 }
 
-// verifyLimit takes a key until that is denied, and returns an error unless one unit was granted.
+// verifyLimit takes a key until that is denied, and ends the case unless one unit was granted.
 // One more may be with each second that has begun, because go-zero's slowest limit refills
 // that fast.
-func verifyLimit(l limiter, key string, now func() time.Time) error {
-	began := now().Unix()
-	for granted := int64(0); ; {
-		ok, err := l.take(context.Background(), key)
-		if err != nil {
-			return err
-		}
-		if ok {
+func verifyLimit(name string, l limiter, key string, now func() time.Time) {
+	began, granted := now().Unix(), int64(0)
+	for ok := true; ok; {
+		if ok = harness.Must(l.take(context.Background(), key)); ok {
 			granted++
 		}
 		if most := 1 + now().Unix() - began; granted < 1 || granted > most {
-			return fmt.Errorf("%d units of key %s granted, want from 1 to %d", granted, key, most)
-		}
-		if !ok {
-			return nil
+			harness.Failf("%s: %d units of key %s granted, want from 1 to %d", name, granted, key, most)
 		}
 	}
 }
 
-// verifyGrants returns an error unless all calls were granted, and all keys have an
-// expiry but those that never had one.
-func (b *bench) verifyGrants(clients []*client) error {
+// verifyGrants ends the case unless all calls were granted, and all keys have an expiry but those that
+// never had one.
+func (b *bench) verifyGrants(clients []*client) {
 	lasting := 0
 	for _, c := range clients {
-		if err := c.counts.Verify(c.Name, len(c.keys), false); err != nil {
-			return err
-		}
+		harness.Check(c.counts.Verify(c.Name, len(c.keys), false))
 		if c.lasting() {
 			lasting += len(c.keys)
 		}
 	}
 	if i := b.server.info(); i.Keys-i.Expires != lasting {
-		return fmt.Errorf("%d of %d keys have no expiry, want %d", i.Keys-i.Expires, i.Keys, lasting)
+		b.Fatalf("%d of %d keys have no expiry, want %d", i.Keys-i.Expires, i.Keys, lasting)
 	}
-	return nil
 }

@@ -39,7 +39,7 @@ type library struct {
 	name   string
 	module string // where it comes from
 	perKey int    // keys in Redis for each key
-	open   func(addr string, p benchLimit) (limiter, error)
+	open   func(addr string, p benchLimit) limiter
 }
 
 var ours = library{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
@@ -50,28 +50,25 @@ var ourWindows = []library{
 	{"penstock sliding-window", "", 1, openPenstockWindow(penstock.SlidingWindow)},
 }
 
-func openPenstock(addr string, p benchLimit) (limiter, error) {
+func openPenstock(addr string, p benchLimit) limiter {
 	return newPenstock(addr, penstock.Limit{Count: 1, Period: p.every, Burst: p.burst})
 }
 
-func openPenstockWindow(a penstock.Algorithm) func(string, benchLimit) (limiter, error) {
-	return func(addr string, p benchLimit) (limiter, error) {
+func openPenstockWindow(a penstock.Algorithm) func(string, benchLimit) limiter {
+	return func(addr string, p benchLimit) limiter {
 		return newPenstock(addr, penstock.Limit{Count: p.burst, Period: p.window(), Algorithm: a})
 	}
 }
 
 // newPenstock opens the store with a deadline for every call, as by default.
-func newPenstock(addr string, l penstock.Limit) (limiter, error) {
-	store, err := redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: callTimeout})
-	if err != nil {
-		return limiter{}, err
-	}
-	lim, err := penstock.New(store, l)
+func newPenstock(addr string, l penstock.Limit) limiter {
+	store := harness.Must(redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: callTimeout}))
+	lim := harness.Must(penstock.New(store, l))
 	take := func(ctx context.Context, key string) (bool, error) {
 		d, err := lim.Allow(ctx, key)
 		return err == nil && d.Allowed, err
 	}
-	return limiter{take, store.Close}, err
+	return limiter{take, store.Close}
 }
 
 // callTimeout is the deadline of a call. It is longer than the store's default because a
@@ -88,20 +85,17 @@ var floors = []library{
 
 var trivial = library{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
 
-func openFloor(s *shape) func(string, benchLimit) (limiter, error) {
-	return func(addr string, _ benchLimit) (limiter, error) {
-		client, err := connect(addr)
-		if err != nil {
-			return limiter{}, err
-		}
+func openFloor(s *shape) func(string, benchLimit) limiter {
+	return func(addr string, _ benchLimit) limiter {
+		client := connect(addr)
 		if s.text != "" {
-			err = client.Do(context.Background(), client.B().ScriptLoad().Script(s.text).Build()).Error()
+			harness.Check(client.Do(context.Background(), client.B().ScriptLoad().Script(s.text).Build()).Error())
 		}
 		take := func(ctx context.Context, key string) (bool, error) {
 			err := client.Do(ctx, s.build(client, key)).Error()
 			return err == nil, err
 		}
-		return limiter{take, client.Close}, err
+		return limiter{take, client.Close}
 	}
 }
 
@@ -131,7 +125,7 @@ func (b *bench) startServer(wrapper []string, settings ...string) *server {
 		}
 	}
 	s := &server{Server: redistest.StartForTest(b, redistest.Options{Wrapper: wrapper, Args: append([]string{"--maxclients", "4000"}, settings...)})}
-	s.client = harness.Must(connect(s.Addr))
+	s.client = connect(s.Addr)
 	b.Cleanup(s.client.Close)
 	return s
 }
@@ -157,8 +151,8 @@ const startTimeout = time.Minute
 
 // connect opens a client with the settings of the store's own: the same buffers, one
 // connection per processor, no retries.
-func connect(addr string) (rueidis.Client, error) {
-	return rueidis.NewClient(rueidis.ClientOption{
+func connect(addr string) rueidis.Client {
+	return harness.Must(rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:         []string{addr},
 		ForceSingleClient:   true,
 		DisableCache:        true,
@@ -167,5 +161,5 @@ func connect(addr string) (rueidis.Client, error) {
 		ReadBufferEachConn:  1 << 16,
 		WriteBufferEachConn: 1 << 16,
 		ConnWriteTimeout:    startTimeout,
-	})
+	}))
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/zeromicro/go-zero/core/limit"
 	"github.com/zeromicro/go-zero/core/logx"
 	zeroredis "github.com/zeromicro/go-zero/core/stores/redis"
+
+	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
 // rivals are the limiters on Redis that Go programs use today, opened as their
@@ -40,40 +42,33 @@ func limiterOf(client *goredis.Client, take func(ctx context.Context, key string
 	return limiter{take, func() { _ = client.Close() }}
 }
 
-func openRedisRate(addr string, p benchLimit) (limiter, error) {
+func openRedisRate(addr string, p benchLimit) limiter {
 	client := goRedis(addr)
 	lim, limit := redis_rate.NewLimiter(client), redis_rate.Limit{Rate: 1, Period: p.every, Burst: int(p.burst)}
 	return limiterOf(client, func(ctx context.Context, key string) (bool, error) {
 		result, err := lim.Allow(ctx, key, limit)
 		return err == nil && result.Allowed == 1, err
-	}), nil
+	})
 }
 
-func openThrottled(addr string, p benchLimit) (limiter, error) {
+func openThrottled(addr string, p benchLimit) limiter {
 	client := goRedis(addr)
-	store, err := throttledredis.NewCtx(client, "")
-	if err != nil {
-		return limiter{}, err
-	}
+	store := harness.Must(throttledredis.NewCtx(client, ""))
 	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(1, p.every), MaxBurst: int(p.burst) - 1}
-	lim, err := throttled.NewGCRARateLimiterCtx(store, quota)
+	lim := harness.Must(throttled.NewGCRARateLimiterCtx(store, quota))
 	return limiterOf(client, func(ctx context.Context, key string) (bool, error) {
 		limited, _, err := lim.RateLimitCtx(ctx, "thr:"+key, 1)
 		return err == nil && !limited, err
-	}), err
+	})
 }
 
-func openUlule(addr string, p benchLimit) (limiter, error) {
+func openUlule(addr string, p benchLimit) limiter {
 	client := goRedis(addr)
-	store, err := ululeredis.NewStore(client)
-	if err != nil {
-		return limiter{}, err
-	}
-	lim := ulule.New(store, ulule.Rate{Period: p.window(), Limit: p.burst})
+	lim := ulule.New(harness.Must(ululeredis.NewStore(client)), ulule.Rate{Period: p.window(), Limit: p.burst})
 	return limiterOf(client, func(ctx context.Context, key string) (bool, error) {
 		c, err := lim.Get(ctx, key)
 		return err == nil && !c.Reached, err
-	}), nil
+	})
 }
 
 // quietGoZero disables go-zero's log of statistics, which is on by default as soon as it
@@ -83,26 +78,22 @@ func quietGoZero() {
 	logx.DisableStat()
 }
 
-func openZero(addr string) (*zeroredis.Redis, error) {
-	return zeroredis.NewRedis(zeroredis.RedisConf{Host: addr, Type: zeroredis.NodeType, PingTimeout: callTimeout})
+func openZero(addr string) *zeroredis.Redis {
+	return harness.Must(zeroredis.NewRedis(zeroredis.RedisConf{Host: addr, Type: zeroredis.NodeType, PingTimeout: callTimeout}))
 }
 
-func openPeriodLimit(addr string, p benchLimit) (limiter, error) {
-	store, err := openZero(addr)
-	if err != nil {
-		return limiter{}, err
-	}
-	lim := limit.NewPeriodLimit(int(p.window()/time.Second), int(p.burst), store, "per:")
+func openPeriodLimit(addr string, p benchLimit) limiter {
+	lim := limit.NewPeriodLimit(int(p.window()/time.Second), int(p.burst), openZero(addr), "per:")
 	return limiter{func(ctx context.Context, key string) (bool, error) {
 		state, err := lim.TakeCtx(ctx, key)
 		return err == nil && (state == limit.Allowed || state == limit.HitQuota), err
-	}, func() {}}, nil
+	}, func() {}}
 }
 
 // openTokenLimiter holds go-zero's limiters, one for each key, with one unit a second, the lowest rate
 // that it supports.
-func openTokenLimiter(addr string, p benchLimit) (limiter, error) {
-	store, err := openZero(addr)
+func openTokenLimiter(addr string, p benchLimit) limiter {
+	store := openZero(addr)
 	var keys sync.Map
 	return limiter{func(ctx context.Context, key string) (bool, error) {
 		l, ok := keys.Load(key)
@@ -110,5 +101,5 @@ func openTokenLimiter(addr string, p benchLimit) (limiter, error) {
 			l, _ = keys.LoadOrStore(key, limit.NewTokenLimiter(1, int(p.burst), store, key))
 		}
 		return l.(*limit.TokenLimiter).AllowCtx(ctx), nil
-	}, func() {}}, err
+	}, func() {}}
 }

@@ -19,12 +19,12 @@ func Child(task string) *exec.Cmd {
 }
 
 // RunIfChild does the task of a child process and ends it, if this process is one.
-func RunIfChild(do func(task string) error) {
+func RunIfChild(do func(task string)) {
 	task, isChild := os.LookupEnv(childVariable)
 	if !isChild {
 		return
 	}
-	if err := do(task); err != nil {
+	if err := Try(func() { do(task) }); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

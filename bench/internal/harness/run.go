@@ -150,6 +150,9 @@ func Check(err error) {
 	}
 }
 
+// Failf ends the case.
+func Failf(format string, args ...any) { Check(fmt.Errorf(format, args...)) }
+
 // Must returns a value, or ends the case if there is an error.
 func Must[T any](value T, err error) T {
 	Check(err)
@@ -199,7 +202,7 @@ func (r *Run) Helper() {}
 func (r *Run) Fatal(args ...any) { Check(errors.New(fmt.Sprint(args...))) }
 
 // Fatalf ends the case.
-func (r *Run) Fatalf(format string, args ...any) { Check(fmt.Errorf(format, args...)) }
+func (r *Run) Fatalf(format string, args ...any) { Failf(format, args...) }
 
 // Scale returns one of two values: that of a full run, or of a quick one.
 func Scale[T any](r *Run, full, quick T) T {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/spf13/cobra"
 )
@@ -148,13 +149,8 @@ func (s *keyState) isBanned() bool { return s.Override != nil && s.Override.Limi
 
 // keyState is the response of /v1/keys.
 type keyState struct {
-	Rule       string    `json:"rule"`
-	Mode       string    `json:"mode"`
-	Limit      string    `json:"limit"`
-	Key        string    `json:"key"`
-	WouldAllow bool      `json:"would_allow"`
-	RetryAfter *float64  `json:"retry_after"` // seconds; nil is never
-	Override   *override `json:"override"`
+	adminapi.KeyState
+	RetryAfter *float64 `json:"retry_after"` // seconds; nil is never
 	Decision   struct {
 		Granted    int64   `json:"granted"`
 		Limit      int64   `json:"limit"`
@@ -179,8 +175,9 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	row("remaining", fmt.Sprintf("%d of %d", s.Decision.Remaining, s.Decision.Limit))
 	row("one unit", s.oneUnit())
 	if s.Override != nil {
-		row("override", s.Override.describe())
-		row("to end it", s.Override.deletion())
+		o := s.Override
+		row("override", fmt.Sprintf("%s of %s, until %s: %s", o.Limit, printable(o.Key), timeOr(o.Until, "deleted"), printable(reasonText(o))))
+		row("to end it", fmt.Sprintf("penstock override delete %s %s --reason …", shellWord(o.Rule), shellWord(o.Key)))
 	}
 	switch {
 	case s.isBanned(): // whatever is left

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/penstock-io/penstock/server/adminapi"
 )
 
 const overridesPath = "/v1/overrides"
@@ -199,7 +201,7 @@ on the same Redis have the same overrides, and tell each other once a minute whi
 }
 
 func (o *overrideSubcommand) list(c *cobra.Command, at *connection, _ []string) error {
-	var list struct{ Overrides []override }
+	var list struct{ Overrides []adminapi.Override }
 	text, err := o.fetch(c.Context(), at, "json", &list)
 	if err != nil {
 		return err
@@ -211,37 +213,17 @@ func (o *overrideSubcommand) list(c *cobra.Command, at *connection, _ []string) 
 	table := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "RULE\tKEY\tLIMIT\tUNTIL\tLAST USED\tREASON")
 	for _, v := range list.Overrides {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", printable(v.Rule), printable(v.Key), v.Limit, timeOr(v.Until, "for good"), timeOr(v.LastUsed, "never"), printable(v.reasonText()))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", printable(v.Rule), printable(v.Key), v.Limit, timeOr(v.Until, "for good"), timeOr(v.LastUsed, "never"), printable(reasonText(&v)))
 	}
 	return table.Flush()
 }
 
-// An override is one in a response of the admin API.
-type override struct {
-	Rule     string    `json:"rule"`
-	Key      string    `json:"key"`
-	Limit    string    `json:"limit"`
-	Until    time.Time `json:"until"`
-	Reason   string    `json:"reason"`
-	Strikes  int       `json:"strikes"`
-	LastUsed time.Time `json:"last_used"`
-}
-
-func (v *override) reasonText() string {
-	if v.Strikes > 1 {
-		return fmt.Sprintf("%s (ban %d in a row)", v.Reason, v.Strikes)
+// reasonText returns why an override is there.
+func reasonText(o *adminapi.Override) string {
+	if o.Strikes > 1 {
+		return fmt.Sprintf("%s (ban %d in a row)", o.Reason, o.Strikes)
 	}
-	return v.Reason
-}
-
-// describe returns the override of a key that is shown beside it.
-func (v *override) describe() string {
-	return fmt.Sprintf("%s of %s, until %s: %s", v.Limit, printable(v.Key), timeOr(v.Until, "deleted"), printable(v.reasonText()))
-}
-
-// deletion returns the command that ends the override.
-func (v *override) deletion() string {
-	return fmt.Sprintf("penstock override delete %s %s --reason …", shellWord(v.Rule), shellWord(v.Key))
+	return o.Reason
 }
 
 var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)

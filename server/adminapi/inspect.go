@@ -21,7 +21,7 @@ type inspection struct {
 	// States are those of the key under each rule that it can be a key of, or under the
 	// rule or limit of the request: first where it is among the top keys, then where it has an
 	// override, then where units are charged to it. More means that there are further such rules.
-	States []*keyState `json:"states"`
+	States []*KeyState `json:"states"`
 	More   bool        `json:"more"`
 
 	// Seen is what the daemon knows of these keys, and of equal keys under limits in
@@ -40,7 +40,7 @@ func (s *Server) inspect(r *http.Request) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &inspection{States: []*keyState{}, Seen: []observe.SeenKey{}, Actions: !s.options.ReadOnly}
+	result := &inspection{States: []*KeyState{}, Seen: []observe.SeenKey{}, Actions: !s.options.ReadOnly}
 	seen := s.seen(targets)
 	if len(targets) > 1 {
 		s.sortByInterest(r.Context(), targets, seen)

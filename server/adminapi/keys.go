@@ -22,7 +22,7 @@ import (
 
 // key answers /v1/keys: GET peeks at a key, POST refunds units, DELETE resets
 // it. A key can be any bytes, escaped as usual in a URL.
-func (s *Server) key(r *http.Request) (*keyState, error) {
+func (s *Server) key(r *http.Request) (*KeyState, error) {
 	k, err := decodeKeyRequest(r)
 	var t keyTarget
 	if err == nil {
@@ -36,7 +36,7 @@ func (s *Server) key(r *http.Request) (*keyState, error) {
 }
 
 // takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.
-func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*keyState, error) {
+func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*KeyState, error) {
 	if k.cost == 0 {
 		return s.peek(r.Context(), t)
 	}
@@ -201,8 +201,8 @@ func (k *keyRequest) parseEntries() (err error) {
 	return nil
 }
 
-// keyState is the response of /v1/keys.
-type keyState struct {
+// KeyState is the response of /v1/keys.
+type KeyState struct {
 	Rule  string `json:"rule,omitempty"`
 	Mode  string `json:"mode,omitempty"` // "shadow" if the rule never denies
 	Limit string `json:"limit,omitempty"`
@@ -220,11 +220,11 @@ type keyState struct {
 
 	// Override is the one that applies to the key. Of a limit that it replaces, Limit
 	// is the new one.
-	Override *overrideResponse `json:"override,omitempty"`
+	Override *Override `json:"override,omitempty"`
 }
 
 // peek returns the state of the key. The counters of requests do not include it.
-func (s *Server) peek(ctx context.Context, t keyTarget) (*keyState, error) {
+func (s *Server) peek(ctx context.Context, t keyTarget) (*KeyState, error) {
 	d, err := s.takeUnits(ctx, t, 0)
 	if err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ func (s *Server) peek(ctx context.Context, t keyTarget) (*keyState, error) {
 }
 
 // stateAfter returns the state of the key after a decision.
-func (s *Server) stateAfter(ctx context.Context, t keyTarget, d penstock.Decision) (*keyState, error) {
+func (s *Server) stateAfter(ctx context.Context, t keyTarget, d penstock.Decision) (*KeyState, error) {
 	next, err := s.nextUnit(ctx, t, d)
 	if err != nil {
 		return nil, err
@@ -284,8 +284,8 @@ func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64) (pensto
 	return d, err
 }
 
-func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
-	state := &keyState{
+func (t *keyTarget) state(d penstock.Decision, next time.Duration) *KeyState {
+	state := &KeyState{
 		Limit: t.limit.String(), Key: t.key, WouldAllow: next == 0, RetryAfter: httpserver.AppendSeconds(nil, next),
 		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'),
 	}
@@ -306,8 +306,8 @@ func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
 }
 
 // setOverride adds the override that applies to the key, and what it does to one unit.
-func (state *keyState) setOverride(e *overrides.Entry) {
-	o := newOverrideResponse(e.Listed())
+func (state *KeyState) setOverride(e *overrides.Entry) {
+	o := newOverride(e.Listed())
 	state.Override = &o
 	switch e.Kind {
 	case overrides.Unlimited:

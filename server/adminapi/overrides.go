@@ -81,9 +81,9 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overri
 	if q.format == "csv" {
 		return writeOverridesCSV(w, all)
 	}
-	response := overridesResponse{Overrides: make([]overrideResponse, len(all)), Durable: s.engine.Overrides().Durable()}
+	response := overridesResponse{Overrides: make([]Override, len(all)), Durable: s.engine.Overrides().Durable()}
 	for i := range all {
-		response.Overrides[i] = newOverrideResponse(all[i])
+		response.Overrides[i] = newOverride(all[i])
 	}
 	writeJSON(w, http.StatusOK, response)
 	return nil

@@ -14,21 +14,22 @@ import (
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
+// An Override is how /v1/overrides lists one.
+type Override struct {
+	Rule     string    `json:"rule"`
+	Key      string    `json:"key"`
+	Limit    string    `json:"limit"` // a limit, "unlimited" or "ban"
+	Until    time.Time `json:"until,omitzero"`
+	Reason   string    `json:"reason,omitempty"`
+	Strikes  int       `json:"strikes,omitempty"` // bans in a row, if a penalty set it
+	LastUsed time.Time `json:"last_used,omitzero"`
+}
+
 // The responses of /v1/overrides.
 type (
 	overridesResponse struct {
-		Overrides []overrideResponse `json:"overrides"`
-		Durable   bool               `json:"durable"` // whether they outlast the process
-	}
-
-	overrideResponse struct {
-		Rule     string    `json:"rule"`
-		Key      string    `json:"key"`
-		Limit    string    `json:"limit"` // a limit, "unlimited" or "ban"
-		Until    time.Time `json:"until,omitzero"`
-		Reason   string    `json:"reason,omitempty"`
-		Strikes  int       `json:"strikes,omitempty"` // bans in a row, if a penalty set it
-		LastUsed time.Time `json:"last_used,omitzero"`
+		Overrides []Override `json:"overrides"`
+		Durable   bool       `json:"durable"` // whether they outlast the process
 	}
 
 	overridesChanged struct {
@@ -39,8 +40,8 @@ type (
 	}
 )
 
-func newOverrideResponse(o overrides.Listed) overrideResponse {
-	return overrideResponse{o.Rule, o.Key, o.Limit, o.Until, o.Reason, o.Strikes, o.Used}
+func newOverride(o overrides.Listed) Override {
+	return Override{o.Rule, o.Key, o.Limit, o.Until, o.Reason, o.Strikes, o.Used}
 }
 
 // An overrideRequest is an override as operators write it.
@@ -183,7 +184,7 @@ func writeOverridesCSV(w http.ResponseWriter, all []overrides.Listed) error {
 	out := csv.NewWriter(w)
 	_ = out.Write(columns) // an error means that the client has disconnected
 	for i := range all {
-		o := newOverrideResponse(all[i])
+		o := newOverride(all[i])
 		row := []string{o.Rule, o.Key, o.Limit, timeText(o.Until), o.Reason, "", timeText(o.LastUsed)}
 		if o.Strikes > 0 {
 			row[5] = fmt.Sprint(o.Strikes)

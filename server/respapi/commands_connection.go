@@ -143,19 +143,10 @@ func (c *conn) replyHello() {
 		proto = 3
 	}
 	c.out.mapHeader(7)
-	c.out.text("server")
-	c.out.text("penstock")
-	c.out.text("version")
-	c.out.text(redisVersion)
-	c.out.text("proto")
-	c.out.integer(proto)
-	c.out.text("id")
-	c.out.integer(c.id)
-	c.out.text("mode")
-	c.out.text("standalone")
-	c.out.text("role")
-	c.out.text("master")
-	c.out.text("modules")
+	c.out.texts("server", "penstock", "version", redisVersion)
+	c.out.field("proto", proto)
+	c.out.field("id", c.id)
+	c.out.texts("mode", "standalone", "role", "master", "modules")
 	c.out.arrayHeader(0)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,9 +102,7 @@ func (c *conn) config(args [][]byte) {
 		}
 	}
 	c.out.mapHeader(len(found) / 2)
-	for _, text := range found {
-		c.out.text(text)
-	}
+	c.out.texts(found...)
 }
 
 func matchesAny(patterns [][]byte, name string) bool {
@@ -191,22 +190,11 @@ func (cmd *command) flag() string {
 
 // replyCommandDocs replies with the summaries that redis-cli shows as hints.
 func (c *conn) replyCommandDocs(list []*command) {
-	known := 0
-	for _, cmd := range list {
-		if cmd != nil {
-			known++
-		}
-	}
-	c.out.mapHeader(known)
-	for _, cmd := range list {
-		if cmd == nil {
-			continue
-		}
+	known := slices.DeleteFunc(slices.Clone(list), func(cmd *command) bool { return cmd == nil })
+	c.out.mapHeader(len(known))
+	for _, cmd := range known {
 		c.out.text(cmd.name)
 		c.out.mapHeader(2)
-		c.out.text("summary")
-		c.out.text(cmd.summary)
-		c.out.text("group")
-		c.out.text("generic")
+		c.out.texts("summary", cmd.summary, "group", "generic")
 	}
 }

@@ -58,15 +58,20 @@ func (c *conn) flushBatch() {
 			continue
 		}
 		c.admitted[i].Settle(d, nil)
-		c.counters.Count(&c.batch[i].Limit, c.batch[i].Key, c.batch[i].Cost, d)
-		if !d.Allowed {
-			c.server.options.Requests.Denied(c.batch[i].Limit, c.batch[i].Key, d)
-		}
+		c.count(&c.batch[i].Limit, c.batch[i].Key, c.batch[i].Cost, d)
 		c.out.batchDecision(d, c.forms[i])
 	}
 	clear(c.batch)
 	c.batch, c.forms, c.admitted = c.batch[:0], c.forms[:0], c.admitted[:0]
 	c.replied = len(c.out.buf)
+}
+
+// count counts a decision, and logs a denial.
+func (c *conn) count(l *penstock.Limit, key string, cost int64, d *penstock.Decision) {
+	c.counters.Count(l, key, cost, d)
+	if !d.Allowed {
+		c.server.options.Requests.Denied(*l, key, d)
+	}
 }
 
 func (r *reply) batchError(err error, form replyForm) {

@@ -52,8 +52,13 @@ func (r *reply) arrayHeader(n int) { r.header('*', n) }
 // lines appends an array of texts.
 func (r *reply) lines(all []string) {
 	r.arrayHeader(len(all))
-	for _, line := range all {
-		r.text(line)
+	r.texts(all...)
+}
+
+// texts appends texts, such as the keys and values of a map.
+func (r *reply) texts(all ...string) {
+	for _, text := range all {
+		r.text(text)
 	}
 }
 

@@ -10,6 +10,7 @@
 package respapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,24 +63,21 @@ func (o *Options) withDefaults() (n Options, err error) {
 	if o != nil {
 		n = *o
 	}
-	for name, value := range map[string]time.Duration{
-		"IdleTimeout": n.IdleTimeout, "CommandTimeout": n.CommandTimeout, "WriteTimeout": n.WriteTimeout,
+	for _, t := range []struct {
+		name      string
+		value     *time.Duration
+		byDefault time.Duration
+	}{
+		{"IdleTimeout", &n.IdleTimeout, defaultIdleTimeout},
+		{"CommandTimeout", &n.CommandTimeout, defaultCommandTimeout},
+		{"WriteTimeout", &n.WriteTimeout, defaultWriteTimeout},
 	} {
-		if value < 0 {
-			return n, fmt.Errorf("respapi: Options.%s %v: must not be negative", name, value)
+		if *t.value < 0 {
+			return n, fmt.Errorf("respapi: Options.%s %v: must not be negative", t.name, *t.value)
 		}
+		*t.value = cmp.Or(*t.value, t.byDefault)
 	}
-	n.IdleTimeout = orDefault(n.IdleTimeout, defaultIdleTimeout)
-	n.CommandTimeout = orDefault(n.CommandTimeout, defaultCommandTimeout)
-	n.WriteTimeout = orDefault(n.WriteTimeout, defaultWriteTimeout)
 	return n, nil
-}
-
-func orDefault(value, otherwise time.Duration) time.Duration {
-	if value == 0 {
-		return otherwise
-	}
-	return value
 }
 
 // A Server serves Redis clients. It is safe for concurrent use.

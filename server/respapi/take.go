@@ -90,10 +90,7 @@ func (c *conn) takeNow(r *penstock.Request) (penstock.Decision, error) {
 		c.counters.Fail()
 		return d, err
 	}
-	c.counters.Count(&r.Limit, r.Key, r.Cost, &d)
-	if !d.Allowed {
-		c.server.options.Requests.Denied(r.Limit, r.Key, &d)
-	}
+	c.count(&r.Limit, r.Key, r.Cost, &d)
 	reply := takecall.UnderLimit(r, d)
 	c.out.take(&reply)
 	return d, nil

@@ -78,8 +78,7 @@ func (r *reply) limitedFields(d *penstock.Decision) {
 	r.field("retry_after_ms", retry)
 	r.field("reset_after_ms", milliseconds(d.ResetAfter))
 	r.field("delay_ms", milliseconds(d.Delay))
-	r.text("source")
-	r.text(d.Source.String())
+	r.texts("source", d.Source.String())
 }
 
 func (r *reply) ruleFields(t *takecall.Reply) {
@@ -90,7 +89,6 @@ func (r *reply) ruleFields(t *takecall.Reply) {
 		r.text(t.Rule.Name)
 	}
 	if mode := t.Mode(); mode != "" {
-		r.text("mode")
-		r.text(mode)
+		r.texts("mode", mode)
 	}
 }

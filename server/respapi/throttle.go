@@ -161,10 +161,7 @@ func (c *conn) throttleNow(call *throttleCall) {
 		c.out.throttleError(err)
 		return
 	}
-	c.counters.Count(&call.limit, key, call.quantity, &d)
-	if !d.Allowed {
-		c.server.options.Requests.Denied(call.limiter.Limit(), key, &d)
-	}
+	c.count(&call.limit, key, call.quantity, &d)
 	c.out.decision(&d)
 }
 

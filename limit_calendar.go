@@ -67,15 +67,8 @@ func (c *calendar) firstDate(year int, month time.Month, day int) time.Time {
 // nextDate returns the first date of the window after the one that begins at
 // first.
 func (c *calendar) nextDate(first time.Time) time.Time {
-	switch c.align {
-	case AlignYear:
-		return first.AddDate(1, 0, 0)
-	case AlignMonth:
-		return first.AddDate(0, 1, 0)
-	case AlignWeek:
-		return first.AddDate(0, 0, 7)
-	}
-	return first.AddDate(0, 0, 1)
+	unit := &calendarUnits[c.align]
+	return first.AddDate(unit.years, unit.months, unit.days)
 }
 
 // dateStart returns the first instant whose date in the zone is the given one or
@@ -116,20 +109,21 @@ func offsetEnd(t time.Time) time.Time {
 // calendarPeriod returns the nominal length of a window that follows the
 // calendar, or zero for any other limit.
 func (l Limit) calendarPeriod() time.Duration {
-	if !l.aligns() {
+	if !l.aligns() || int(l.Align) >= len(calendarUnits) {
 		return 0
 	}
-	switch l.Align {
-	case AlignDay:
-		return day
-	case AlignWeek:
-		return 7 * day
-	case AlignMonth:
-		return 30 * day
-	case AlignYear:
-		return 365 * day
-	}
-	return 0
+	return calendarUnits[l.Align].length
+}
+
+// calendarUnits are the lengths of windows by their alignment, as dates and nominally.
+var calendarUnits = [...]struct {
+	years, months, days int
+	length              time.Duration
+}{
+	AlignDay:   {days: 1, length: day},
+	AlignWeek:  {days: 7, length: 7 * day},
+	AlignMonth: {months: 1, length: 30 * day},
+	AlignYear:  {years: 1, length: 365 * day},
 }
 
 // calendarAlign returns the alignment of a period that is a day, week, month or
@@ -168,19 +162,8 @@ func loadZone(name string) (*time.Location, error) {
 		"and zone data on this machine or an import of time/tzdata", name)
 }
 
-func isZoneName(name string) bool {
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || strings.ContainsFunc(part, notInZoneName) {
-			return false
-		}
-	}
-	return 'A' <= name[0] && name[0] <= 'Z'
-}
+const zoneChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+/"
 
-func notInZoneName(r rune) bool {
-	switch {
-	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
-		return false
-	}
-	return r != '_' && r != '-' && r != '+'
+func isZoneName(name string) bool {
+	return 'A' <= name[0] && name[0] <= 'Z' && strings.Trim(name, zoneChars) == "" && !strings.Contains(name+"/", "//")
 }

@@ -4,15 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/penstock-io/penstock/internal/spelling"
+	"github.com/penstock-io/penstock/internal/timespan"
 )
 
 // maxLimitText is more than the length of any valid limit.
@@ -88,12 +87,8 @@ func (l Limit) String() string {
 	if l.Burst != 0 && l.Burst != l.Count {
 		fmt.Fprintf(&b, " burst=%d", l.Burst)
 	}
-	switch l.Debt {
-	case 0:
-	case NoDebt:
-		b.WriteString(" debt=0")
-	default:
-		fmt.Fprintf(&b, " debt=%d", l.Debt)
+	if l.Debt != 0 {
+		fmt.Fprintf(&b, " debt=%d", max(l.Debt, 0)) // NoDebt is negative
 	}
 	if l.Buckets != 0 && l.Buckets != defaultBuckets {
 		fmt.Fprintf(&b, " buckets=%d", l.Buckets)
@@ -102,7 +97,7 @@ func (l Limit) String() string {
 		b.WriteString(" align=" + l.Align.String())
 	}
 	if l.Offset != 0 {
-		b.WriteString(" offset=" + durationText(l.Offset))
+		b.WriteString(" offset=" + timespan.Text(l.Offset))
 	}
 	if l.Name != "" {
 		b.WriteString(" name=" + quoteValue(l.Name))
@@ -148,19 +143,16 @@ func algorithmNames() (names []string) {
 }
 
 // String returns the algorithm's name in the text of a limit.
-func (a Algorithm) String() string {
-	if int(a) < len(algorithmWords) {
-		return algorithmWords[a]
-	}
-	return "algorithm(" + strconv.Itoa(int(a)) + ")"
-}
+func (a Algorithm) String() string { return wordAt(algorithmWords, int(a), "algorithm") }
 
 // String returns the alignment's name in the text of a limit.
-func (a Align) String() string {
-	if int(a) < len(alignWords) {
-		return alignWords[a]
+func (a Align) String() string { return wordAt(alignWords, int(a), "align") }
+
+func wordAt(words []string, i int, kind string) string {
+	if i < len(words) {
+		return words[i]
 	}
-	return "align(" + strconv.Itoa(int(a)) + ")"
+	return fmt.Sprintf("%s(%d)", kind, i)
 }
 
 // isCalendar reports whether the limit's zone and period imply its alignment.
@@ -172,7 +164,7 @@ func (l Limit) periodText() string {
 	if l.isCalendar() {
 		return l.Align.String()
 	}
-	return durationText(l.Period)
+	return timespan.Text(l.Period)
 }
 
 // A limitWord is one word of a limit's text.
@@ -284,8 +276,8 @@ func (p *limitParser) readRate(w limitWord) error {
 	if p.limit.Count, err = wholeNumber(count); err != nil {
 		return countWord.bad("Count", "%v", err)
 	}
-	if p.limit.Period, ok = parseDuration(period); !ok {
-		return periodWord.bad("Period", "%s", suggestPeriod(period))
+	if p.limit.Period, ok = timespan.Parse(period); !ok {
+		return periodWord.bad("Period", "%s", timespan.Suggest(period))
 	}
 	if p.limit.Period <= 0 {
 		return periodWord.bad("Period", "must be more than zero")
@@ -328,7 +320,7 @@ func (p *limitParser) set(field string, w limitWord) (err error) {
 		p.limit.Buckets, err = p.buckets(w)
 	case "Offset":
 		var ok bool
-		if p.limit.Offset, ok = parseOffset(w.value); !ok {
+		if p.limit.Offset, ok = timespan.ParseOffset(w.value); !ok {
 			err = w.bad("Offset", "want a duration such as 4h or -30m")
 		}
 	case "Zone":
@@ -363,17 +355,17 @@ func (p *limitParser) buckets(w limitWord) (int, error) {
 		n, err := positiveNumber(w, maxBuckets)
 		return int(n), err
 	}
-	bucket, ok := parseDuration(w.value)
+	bucket, ok := timespan.Parse(w.value)
 	if !ok || bucket <= 0 {
 		return 0, w.bad("Buckets", "want a duration such as 1h or 30s")
 	}
 	if bucket > p.limit.Period {
-		return 0, w.bad("Buckets", "longer than the period of %s", durationText(p.limit.Period))
+		return 0, w.bad("Buckets", "longer than the period of %s", timespan.Text(p.limit.Period))
 	}
 	n := (p.limit.Period-1)/bucket + 1
 	if n > maxBuckets {
 		return 0, w.bad("Buckets", "the period of %s has %d of these: want at most %d",
-			durationText(p.limit.Period), n, maxBuckets)
+			timespan.Text(p.limit.Period), n, maxBuckets)
 	}
 	return int(n), nil
 }
@@ -522,134 +514,4 @@ func suggest(word string, lists ...[]string) string {
 		return "did you mean " + similar + "?"
 	}
 	return "want one of " + strings.Join(known, ", ")
-}
-
-// durationText formats a duration for parseDuration: whole days as 7d, others as
-// in Go, but in ASCII and without trailing zero units.
-func durationText(d time.Duration) string {
-	if d != 0 && d%day == 0 {
-		return strconv.FormatInt(int64(d/day), 10) + "d"
-	}
-	s := strings.Replace(d.String(), "µ", "u", 1)
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
-// parseOffset parses a duration that may be negative.
-func parseOffset(s string) (time.Duration, bool) {
-	if positive, ok := strings.CutPrefix(s, "-"); ok {
-		d, ok := parseDuration(positive)
-		return -d, ok
-	}
-	return parseDuration(s)
-}
-
-// parseDuration parses a duration of zero or more. An overflow becomes the
-// longest [time.Duration], which is too long for any limit. Fractions of a
-// nanosecond are dropped.
-func parseDuration(s string) (time.Duration, bool) {
-	if s == "0" {
-		return 0, true
-	}
-	if unit, ok := durationUnits[s]; ok {
-		return unit, true
-	}
-	var sum time.Duration
-	for rest := s; rest != ""; {
-		d, after, ok := cutDuration(rest)
-		if !ok {
-			return 0, false
-		}
-		if sum += d; sum < 0 {
-			sum = math.MaxInt64
-		}
-		rest = after
-	}
-	return sum, s != ""
-}
-
-// cutDuration parses one number and its unit at the beginning of s.
-func cutDuration(s string) (d time.Duration, rest string, ok bool) {
-	whole, s := cutDigits(s)
-	fraction := ""
-	if after, ok := strings.CutPrefix(s, "."); ok {
-		fraction, s = cutDigits(after)
-	}
-	end := strings.IndexAny(s, "0123456789.")
-	if end < 0 {
-		end = len(s)
-	}
-	unit, ok := durationUnits[s[:end]]
-	if !ok || whole+fraction == "" {
-		return 0, "", false
-	}
-	d = wholeUnits(whole, unit) + fractionOf(fraction, unit)
-	if d < 0 {
-		d = math.MaxInt64
-	}
-	return d, s[end:], true
-}
-
-func cutDigits(s string) (digits, rest string) {
-	rest = strings.TrimLeft(s, "0123456789")
-	return s[:len(s)-len(rest)], rest
-}
-
-// wholeUnits returns digits × unit, or the longest duration if that overflows.
-func wholeUnits(digits string, unit time.Duration) time.Duration {
-	if digits == "" {
-		return 0
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n > math.MaxInt64/int64(unit) {
-		return math.MaxInt64
-	}
-	return time.Duration(n) * unit
-}
-
-// fractionOf returns the fraction of a unit given by the digits after a point.
-// Digits after the 18th make less than a nanosecond.
-func fractionOf(digits string, unit time.Duration) time.Duration {
-	numerator, denominator := uint64(0), uint64(1)
-	for _, digit := range []byte(digits[:min(len(digits), 18)]) {
-		numerator = 10*numerator + uint64(digit-'0')
-		denominator *= 10
-	}
-	high, low := bits.Mul64(numerator, uint64(unit))
-	part, _ := bits.Div64(high, low, denominator)
-	return time.Duration(part)
-}
-
-// suggestPeriod returns what a period was probably meant to be, or else what periods look
-// like.
-func suggestPeriod(text string) string {
-	digits, unit := cutDigits(text)
-	if near := spelling.Similar(unit, unitWords); near != "" {
-		if digits != "" && digits != "1" {
-			near += "s"
-		}
-		return "did you mean " + digits + near + "?"
-	}
-	return "want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day"
-}
-
-var unitWords = []string{"second", "minute", "hour", "day", "week", "month", "year"}
-
-// durationUnits are the lengths of the units, by each of their names.
-var durationUnits = map[string]time.Duration{
-	"ns": time.Nanosecond,
-	"us": time.Microsecond, "µs": time.Microsecond, "μs": time.Microsecond, // the micro sign, and the Greek letter
-	"ms": time.Millisecond,
-	"s":  time.Second, "sec": time.Second, "second": time.Second, "seconds": time.Second,
-	"m": time.Minute, "min": time.Minute, "minute": time.Minute, "minutes": time.Minute,
-	"h": time.Hour, "hr": time.Hour, "hour": time.Hour, "hours": time.Hour,
-	"d": day, "day": day, "days": day,
-	"w": 7 * day, "week": 7 * day, "weeks": 7 * day,
-	"month": 30 * day, "months": 30 * day,
-	"year": 365 * day, "years": 365 * day,
 }

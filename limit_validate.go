@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/timespan"
 )
 
 // The bounds of limits.
@@ -37,9 +38,6 @@ func (l *Limit) validate() error {
 	if err := l.checkAlign(); err != nil {
 		return err
 	}
-	if err := l.checkCount(); err != nil {
-		return err
-	}
 	if err := l.checkPeriod(); err != nil {
 		return err
 	}
@@ -63,7 +61,7 @@ func (l *Limit) checkNames() error {
 	return nil
 }
 
-// checkAlign checks that an alignment, offset or zone applies to the limit. If it
+// checkAlign checks the count, and that an alignment, offset or zone applies to the limit. If it
 // were ignored, a quota meant to begin at midnight would begin at any time.
 func (l *Limit) checkAlign() error {
 	switch {
@@ -72,13 +70,8 @@ func (l *Limit) checkAlign() error {
 	case l.Zone != "" && l.calendarPeriod() == 0:
 		return badLimit("Zone", "%q: requires Algorithm FixedWindow, and Align AlignDay, AlignWeek, AlignMonth or AlignYear", l.Zone)
 	case l.Offset != 0 && l.Align == AlignFirst:
-		return badLimit("Offset", "%s: requires Algorithm FixedWindow, and an Align other than AlignFirst", durationText(l.Offset))
-	}
-	return nil
-}
-
-func (l *Limit) checkCount() error {
-	if l.Count < 0 {
+		return badLimit("Offset", "%s: requires Algorithm FixedWindow, and an Align other than AlignFirst", timespan.Text(l.Offset))
+	case l.Count < 0:
 		return badLimit("Count", "%d: must not be negative", l.Count)
 	}
 	return nil
@@ -90,13 +83,13 @@ func (l *Limit) checkPeriod() error {
 			return nil
 		}
 		return badLimit("Period", "%s: must be %s, or 0, with Align %s",
-			durationText(l.Period), durationText(nominal), l.Align)
+			timespan.Text(l.Period), timespan.Text(nominal), l.Align)
 	}
 	if l.Period <= 0 {
-		return badLimit("Period", "%s: must be more than zero", durationText(l.Period))
+		return badLimit("Period", "%s: must be more than zero", timespan.Text(l.Period))
 	}
 	if l.Period > maxPeriod {
-		return badLimit("Period", "%s: must be at most %s", durationText(l.Period), durationText(maxPeriod))
+		return badLimit("Period", "%s: must be at most %s", timespan.Text(l.Period), timespan.Text(maxPeriod))
 	}
 	return nil
 }
@@ -122,7 +115,7 @@ func (l *Limit) checkBounds() error {
 	}
 	if period.most > 0 && int64(l.Period) > period.most {
 		return badLimit("Period", "%s: must be at most %s for %s",
-			durationText(l.Period), durationText(time.Duration(period.most)), period.text)
+			timespan.Text(l.Period), timespan.Text(time.Duration(period.most)), period.text)
 	}
 	return nil
 }
@@ -135,7 +128,7 @@ func (l *Limit) checkBucket() error {
 	interval, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
 	if !ok {
 		return badLimit("Count", "%d: cannot be spread evenly over %s to within 0.1 %%%s",
-			l.Count, durationText(l.Period), l.workingCounts())
+			l.Count, timespan.Text(l.Period), l.workingCounts())
 	}
 	if n.Burst > algorithm.MaxRefill/interval {
 		return badLimit("Burst", "%d: must be at most %d, which takes 73 years to refill",
@@ -177,7 +170,7 @@ func (l *Limit) checkWindow() error {
 	}
 	if period, _, _ := l.normalWindow(); l.Offset <= -period || l.Offset >= period {
 		return badLimit("Offset", "%s: must be shorter than the period of %s",
-			durationText(l.Offset), durationText(period))
+			timespan.Text(l.Offset), timespan.Text(period))
 	}
 	return nil
 }

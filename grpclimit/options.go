@@ -74,7 +74,7 @@ type Options struct {
 	// [ServiceUnavailable] does; or nil, and the call passes, charged to the
 	// limiters of other stores that could decide: keep one in memory, and it
 	// holds while another store is down. Default: the call passes, unless its
-	// client has cancelled it.
+	// client has cancelled it. A call that costs nothing passes either way.
 	Unavailable func(context.Context, Call, error) error
 
 	// OnError is called for each such failure, for negative costs and for

@@ -39,7 +39,7 @@ func (p *protection) acquire(ctx context.Context, call Call, l *chargeList, setT
 		p.report(ctx, call, err)
 		return ctx, nil, err
 	case err != nil:
-		return ctx, nil, p.fail(ctx, call, l, nil, l.Now(), err)
+		return ctx, nil, p.fail(ctx, call, l, []charge.Part{part}, 0, l.Now(), err)
 	case release != nil && p.Shadow == nil:
 		return within, release, nil
 	case release != nil, part.Decision.Allowed: // Shadow enforces nothing, also if the permit is lost

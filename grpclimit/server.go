@@ -160,7 +160,7 @@ func (p *protection) admitTo(ctx context.Context, call Call, l *chargeList, setT
 	began := l.Now()
 	decided, allowed, err := l.Take(ctx, arrival{ctx, call}, parts)
 	if allowed && err != nil {
-		return p.fail(ctx, call, l, parts[:decided], began, err)
+		return p.fail(ctx, call, l, parts, decided, began, err)
 	}
 	p.report(ctx, call, err) // a denial whose refund failed
 	switch {
@@ -172,13 +172,14 @@ func (p *protection) admitTo(ctx context.Context, call Call, l *chargeList, setT
 	case !allowed:
 		return p.deny(ctx, call, answers(l, parts[:decided]), setTrailer)
 	}
-	return awaitDelay(ctx, l, parts)
+	return p.awaitDelay(ctx, call, l, parts)
 }
 
 // awaitDelay waits for the call's delay.
-func awaitDelay(ctx context.Context, l *chargeList, parts []charge.Part) error {
-	if err := l.AwaitDelay(ctx, parts); err != nil {
-		return asStatus(err)
+func (p *protection) awaitDelay(ctx context.Context, call Call, l *chargeList, parts []charge.Part) error {
+	passed, err := l.AwaitDelay(ctx, parts)
+	if p.report(ctx, call, err); !passed {
+		return asStatus(ctx.Err())
 	}
 	return nil
 }
@@ -197,29 +198,29 @@ func addressOf(ctx context.Context, resolver *address.Resolver, proxied bool) st
 
 // fail handles a call that not all limiters could decide. If it passes, it stays
 // charged to those that could: a limit in memory must not fail with a remote
-// store. A call that its client has cancelled does not pass; otherwise cancelling
-// calls would bypass the limits of a slow store.
-func (p *protection) fail(ctx context.Context, call Call, l *chargeList, granted []charge.Part, since time.Time, err error) error {
+// store. One that costs nothing passes. A call that its client has cancelled does not pass; otherwise
+// cancelling calls would bypass the limits of a slow store.
+func (p *protection) fail(ctx context.Context, call Call, l *chargeList, parts []charge.Part, decided int, since time.Time, err error) error {
 	p.report(ctx, call, err)
 	if p.Shadow != nil {
 		return nil
 	}
-	refusal := p.refusal(ctx, call, err)
+	refusal := p.refusal(ctx, call, parts[decided:], err)
 	if refusal == nil {
-		return awaitDelay(ctx, l, granted)
+		return p.awaitDelay(ctx, call, l, parts[:decided])
 	}
-	p.report(ctx, call, l.Refund(ctx, granted, since))
+	p.report(ctx, call, l.Refund(ctx, parts[:decided], since))
 	return refusal
 }
 
 // refusal returns the error of an undecided call, or nil if it passes.
-func (p *protection) refusal(ctx context.Context, call Call, err error) error {
+func (p *protection) refusal(ctx context.Context, call Call, undecided []charge.Part, err error) error {
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		return asStatus(err)
 	case ctx.Err() != nil:
 		return asStatus(ctx.Err())
-	case p.Unavailable != nil:
+	case p.Unavailable != nil && charge.Undecided(undecided):
 		return p.Unavailable(ctx, call, err)
 	}
 	return nil

@@ -293,6 +293,8 @@ func TestServerStoreFailure(t *testing.T) {
 		t.Errorf("told of %v", seen)
 	}
 	expect(t, "refused", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable}), 1), codes.Unavailable)
+	free := func(context.Context, grpclimit.Call) int64 { return 0 }
+	expect(t, "what costs nothing", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable, Cost: free}), 1), codes.OK)
 	shadow := func(context.Context, grpclimit.Call, []httplimit.Answer) {}
 	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable, Shadow: shadow}), 1), codes.OK)
 }

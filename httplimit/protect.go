@@ -83,6 +83,7 @@ type Options struct {
 	// stores are refunded first. Default: the request passes, unless its
 	// client has disconnected, and is charged to the limiters that could
 	// decide; keep one in memory, and it holds while another store is down.
+	// A request that costs nothing passes either way.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
 	// OnError is called for each such failure, for negative costs and for
@@ -184,7 +185,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	since := l.Now()
 	decided, allowed, err := l.Take(r.Context(), r, parts)
 	if allowed && err != nil {
-		p.fail(w, r, l, parts[:decided], since, err)
+		p.fail(w, r, l, parts, decided, since, err)
 		return
 	}
 	p.report(r, err) // a denial whose refund failed
@@ -204,8 +205,9 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // pass serves an allowed request after its delay.
 func (p *protected) pass(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
-	if err := l.AwaitDelay(r.Context(), parts); err != nil {
-		ServiceUnavailable(w, r, err)
+	passed, err := l.AwaitDelay(r.Context(), parts)
+	if p.report(r, err); !passed {
+		ServiceUnavailable(w, r, r.Context().Err())
 		return
 	}
 	p.serve(w, r, l, parts, since)
@@ -213,15 +215,16 @@ func (p *protected) pass(w http.ResponseWriter, r *http.Request, l *chargeList, 
 
 // fail handles a request that not all limiters could decide. If it passes, it
 // stays charged to those that could: a limit in memory must not fail with a
-// remote store. A request whose client has disconnected is not served; otherwise
-// sending and cancelling requests would bypass the limits of a slow store.
-func (p *protected) fail(w http.ResponseWriter, r *http.Request, l *chargeList, granted []charge.Part, since time.Time, err error) {
+// remote store. One that costs nothing passes. A request whose client has disconnected is not served;
+// otherwise sending and cancelling requests would bypass the limits of a slow store.
+func (p *protected) fail(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, decided int, since time.Time, err error) {
 	p.report(r, err)
+	granted, passes := parts[:decided], p.Unavailable == nil || !charge.Undecided(parts[decided:])
 	switch {
 	case p.Shadow != nil:
 		p.serve(w, r, l, granted, since)
 		return
-	case p.Unavailable == nil && r.Context().Err() == nil && !errors.Is(err, penstock.ErrBadCost):
+	case passes && r.Context().Err() == nil && !errors.Is(err, penstock.ErrBadCost):
 		p.pass(w, r, l, granted, since)
 		return
 	}

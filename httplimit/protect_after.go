@@ -120,25 +120,28 @@ func (p *protected) serve(w http.ResponseWriter, r *http.Request, l *chargeList,
 			status = recorder.result()
 		}
 		aborted := body.failed.Load() || errors.Is(r.Context().Err(), context.Canceled)
-		p.settle(s, Response{Request: r, Status: status, Header: w.Header(), Aborted: aborted})
+		p.settle(s, 0, Response{Request: r, Status: status, Header: w.Header(), Aborted: aborted})
 	}()
 	p.next.ServeHTTP(recorder.withMethodsOf(w), inner)
 	finished = true
 }
 
-// settle charges the true cost.
-func (p *protection) settle(s *settlement, resp Response) {
-	for i := range s.parts {
-		c := &s.charges.Items[i]
-		if c.Extra.after == nil {
-			continue
-		}
-		resp.Taken = s.parts[i].Decision.Granted
-		resp.Cost = resp.Taken
-		if s.reported.Load() {
-			resp.Cost = s.cost.Load()
-		}
-		cost := c.Extra.after(resp)
-		p.report(resp.Request, charge.Settle(resp.Request.Context(), c.Limiter, &s.parts[i], time.Since(s.since), cost))
+// settle charges the true costs from part i on. If a [Charge.After] panics, the parts behind it are
+// settled nevertheless.
+func (p *protection) settle(s *settlement, i int, resp Response) {
+	if i == len(s.parts) {
+		return
 	}
+	defer p.settle(s, i+1, resp)
+	c := &s.charges.Items[i]
+	if c.Extra.after == nil {
+		return
+	}
+	resp.Taken = s.parts[i].Decision.Granted
+	resp.Cost = resp.Taken
+	if s.reported.Load() {
+		resp.Cost = s.cost.Load()
+	}
+	cost := c.Extra.after(resp)
+	p.report(resp.Request, charge.Settle(resp.Request.Context(), c.Limiter, &s.parts[i], time.Since(s.since), cost))
 }

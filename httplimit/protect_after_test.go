@@ -500,3 +500,27 @@ func TestStatusRecorderReportsFlushError(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	h.ServeHTTP(failing{httptest.NewRecorder()}, r)
 }
+
+// A function that panics leaves only its own charge unsettled.
+func TestAfterPanicSettlesTheOtherCharges(t *testing.T) {
+	first, second := inMemory(t, "10/1h"), inMemory(t, "10/1h")
+	h := httplimit.Protect(first, &httplimit.Options{
+		After:      func(httplimit.Response) int64 { panic("a defect") },
+		Additional: []httplimit.Charge{{Limiter: second, After: httplimit.OnlyFailures}},
+	})(answering)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		r := httptest.NewRequest(http.MethodPost, "/200", nil)
+		r.RemoteAddr = alice
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	for lim, want := range map[*penstock.Limiter]int64{first: 9, second: 10} {
+		if d, err := lim.Peek(t.Context(), "203.0.113.1"); err != nil || d.Remaining != want {
+			t.Errorf("%v, %v, want %d remaining", d, err, want)
+		}
+	}
+}

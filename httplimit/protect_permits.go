@@ -24,7 +24,7 @@ func (p *protected) hold(w http.ResponseWriter, r *http.Request, l *chargeList) 
 		p.report(r, err)
 		WriteProblem(w, Problem{Status: http.StatusInternalServerError, Detail: "the limits of this request cannot be combined"})
 	case err != nil:
-		p.fail(w, r, l, nil, l.Now(), err)
+		p.fail(w, r, l, parts[:], 0, l.Now(), err)
 	case release != nil:
 		defer release()
 		if p.Shadow == nil { // which enforces nothing, also if the permit is lost

@@ -464,6 +464,8 @@ func TestProtectStoreFailure(t *testing.T) {
 	if w.Code != http.StatusTeapot || !strings.Contains(w.Body.String(), "remote") {
 		t.Errorf("answered otherwise: %d %s", w.Code, w.Body)
 	}
+	free := &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Cost: func(*http.Request) int64 { return 0 }}
+	expect(t, "what costs nothing", statuses(httplimit.Protect(lim, free)(hello), 1, alice), 200)
 	shadow := &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Shadow: func(*http.Request, []httplimit.Answer) {}}
 	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
 }

@@ -5,6 +5,7 @@ package charge
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,6 +104,12 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 	return from, true, nil
 }
 
+// Undecided reports whether a store that failed leaves open whether the request may proceed: one of
+// the parts that were not decided costs something.
+func Undecided(parts []Part) bool {
+	return slices.ContainsFunc(parts, func(p Part) bool { return p.Cost != 0 })
+}
+
 // startTime returns the current time if there are several stores. With one store,
 // no refund needs it.
 func (s *Set) startTime() (t time.Time) {
@@ -146,9 +153,10 @@ func takeOne(ctx context.Context, l *penstock.Limiter, p *Part) (penstock.Decisi
 	return l.AllowN(ctx, p.Key, p.Cost)
 }
 
-// AwaitDelay waits for the longest Delay of the parts. If ctx ends first, it refunds
-// everything and returns the error of ctx.
-func (s *Set) AwaitDelay(ctx context.Context, parts []Part) error {
+// AwaitDelay waits for the longest Delay of the parts. If ctx ends first, it refunds everything
+// and returns false, and the error of the refund: what it could not refund stays charged, which admits
+// too little, never too much.
+func (s *Set) AwaitDelay(ctx context.Context, parts []Part) (passed bool, err error) {
 	var delay time.Duration
 	for i := range parts {
 		if parts[i].Decision.Granted > 0 {
@@ -156,15 +164,14 @@ func (s *Set) AwaitDelay(ctx context.Context, parts []Part) error {
 		}
 	}
 	if delay == 0 {
-		return nil
+		return true, nil
 	}
 	began, t := time.Now(), time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return nil
+		return true, nil
 	case <-ctx.Done():
-		_ = s.Refund(ctx, parts, began) // after an error units stay charged, which admits too little, never too much
-		return ctx.Err()
+		return false, s.Refund(ctx, parts, began)
 	}
 }

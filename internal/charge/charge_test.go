@@ -191,15 +191,15 @@ func TestSetHoldWaitsForDelay(t *testing.T) {
 		}
 		start := time.Now()
 		for _, want := range []time.Duration{0, time.Second} {
-			if err := s.AwaitDelay(t.Context(), take()); err != nil || time.Since(start) != want {
+			if ok, err := s.AwaitDelay(t.Context(), take()); !ok || err != nil || time.Since(start) != want {
 				t.Errorf("held for %v, %v, want %v", time.Since(start), err, want)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		before := remaining(t, queue)
-		if err := s.AwaitDelay(ctx, take()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("held beyond its context: %v", err)
+		if ok, err := s.AwaitDelay(ctx, take()); ok || err != nil {
+			t.Errorf("held beyond its context: %v, %v", ok, err)
 		}
 		if got := remaining(t, queue); got != before {
 			t.Errorf("%d remain of %d, although it was refunded", got, before)
@@ -228,11 +228,36 @@ func TestSetHoldCancelRefundsWhatIsLeft(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 16*time.Second)
 		defer cancel()
-		if err := s.AwaitDelay(ctx, ps); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
+		if ok, err := s.AwaitDelay(ctx, ps); ok || err != nil {
+			t.Error(ok, err)
 		}
 		if x, y := remaining(t, queue), remaining(t, window); x != 4 || y != 3 {
 			t.Errorf("%d and %d remain, want 4 and 3", x, y)
+		}
+	})
+}
+
+// What a cancelled wait could not refund is reported.
+func TestSetAwaitDelayReportsFailedRefund(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost, memory := errors.New("lost"), penstock.NewMemory(nil)
+		s, _ := charge.NewSet([]*penstock.Limiter{limiter(t, penstock.StoreFunc(
+			func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+				if r.Cost < 0 {
+					return penstock.Decision{}, lost
+				}
+				return memory.Take(ctx, r)
+			}), "1/1m leaky-bucket burst=5")})
+		ps := parts(1)
+		for range 2 {
+			if _, ok, err := s.Take(t.Context(), ps); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if ok, err := s.AwaitDelay(ctx, ps); ok || !errors.Is(err, lost) {
+			t.Errorf("got %v, %v, want the error of the refund", ok, err)
 		}
 	})
 }
@@ -242,7 +267,10 @@ func TestSetTakeOneLimiterAllocatesNothing(t *testing.T) {
 	ctx := context.Background()
 	n := testing.AllocsPerRun(100, func() {
 		ps := [...]charge.Part{{Key: "k", Cost: 1}}
-		if _, ok, err := s.Take(ctx, ps[:]); !ok || err != nil || s.AwaitDelay(ctx, ps[:]) != nil {
+		if _, ok, err := s.Take(ctx, ps[:]); !ok || err != nil {
+			t.Error(ok, err)
+		}
+		if ok, err := s.AwaitDelay(ctx, ps[:]); !ok || err != nil {
 			t.Error(ok, err)
 		}
 	})

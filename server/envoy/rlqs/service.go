@@ -130,15 +130,25 @@ func (s *Service) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
-			s.step(ctx, true)
+			s.stepSafely(ctx, true)
 		case <-s.wake:
-			s.step(ctx, false)
+			s.stepSafely(ctx, false)
 			select {
 			case <-ctx.Done():
 			case <-time.After(minStepGap):
 			}
 		}
 	}
+}
+
+// stepSafely is step. A panic, such as one of a store, ends the step, and not the process.
+func (s *Service) stepSafely(ctx context.Context, all bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.options.Requests.Panicked(p, "quota assignment")
+		}
+	}()
+	s.step(ctx, all)
 }
 
 // step gives units to the members that need some: of all buckets, or of those with reports.

@@ -1,6 +1,7 @@
 package rlqs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -305,6 +306,22 @@ func TestPanicEndsOnlyItsStream(t *testing.T) {
 	b := newBench(t, pathRule, Options{Requests: requests}, nil)
 	if err := b.service.receive(panickingStream{}, b.open()); !isError(err, errPanicked) {
 		t.Errorf("got %v, want %v", err, errPanicked)
+	}
+}
+
+// A panic while quotas are assigned, such as one of the store, does not end the process.
+func TestPanicEndsOnlyItsStep(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	requests, err := requestlog.New(requestlog.Options{API: "rlqs", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, pathRule, Options{Requests: requests}, nil)
+	b.service.options.Now = func() time.Time { panic("a defect") }
+	b.service.stepSafely(t.Context(), true)
+	if !strings.Contains(log.String(), "a defect") {
+		t.Errorf("the log has %q, want the panic", log.String())
 	}
 }
 

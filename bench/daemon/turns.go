@@ -44,17 +44,8 @@ func (s *subject) measure(length time.Duration, l load) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.server.name, err)
 	}
-	took, after := time.Since(begin), s.processors()
-	calls := float64(len(latencies))
-	s.Add("rate", calls/took.Seconds())
+	s.AddCalls(len(latencies), time.Since(begin), s.processors, before)
 	s.Add("p99", harness.Millis(harness.Quantile(latencies, 0.99)))
-	sum := 0.0
-	for figure, spent := range after {
-		micros := (spent - before[figure]) / calls
-		s.Add(figure, micros)
-		sum += micros
-	}
-	s.Add("processor", sum)
 	return nil
 }
 
@@ -71,7 +62,7 @@ func (s *subject) processors() map[string]float64 {
 // cheaperThan returns how many times as much processor time a call costs the other. Unlike a
 // ratio of rates, it depends little on what else runs on the machine.
 func (s *subject) cheaperThan(other *subject) harness.Spread {
-	return other.To(s, "processor")
+	return other.To(s, "in all")
 }
 
 // takeTurns measures the subjects in turns, after a warm-up, and adds rows to the table.
@@ -87,10 +78,7 @@ func (b *bench) takeTurns(title string, subjects ...*subject) {
 		"case", "server", "thousand a second", "to the first row", "p99, ms", "server µs a call", "redis-server", "load")
 	for _, c := range subjects {
 		row := []any{title, c.Name, harness.Decimals(1)(c.Median("rate") / 1000), c.To(subjects[0], "rate")}
-		for _, figure := range []string{"p99", "server", "backend", "load"} {
-			row = append(row, harness.Decimals(2)(c.Median(figure)))
-		}
-		t.Row(row...)
+		t.Row(append(row, c.Medians(2, "p99", "server", "backend", "load")...)...)
 	}
 }
 

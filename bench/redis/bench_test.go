@@ -211,28 +211,30 @@ func TestVerifyLimitCountsSeconds(t *testing.T) {
 func TestSplitTurnMakesCalls(t *testing.T) {
 	b := openBench(t)
 	b.Turn = 0
-	c := b.splitContender(place{name: "a server", url: "redis://" + b.server.Addr, nodes: []*redistest.Server{b.server.Server}}, 1, 10)
-	if c.Measure(c); c.Median("rate") <= 0 || c.Median("in all") <= 0 {
-		t.Errorf("a turn without time: %v, want one call of each goroutine", c.Of("rate"))
+	s := b.splitSubject(place{name: "a server", url: "redis://" + b.server.Addr, nodes: []*redistest.Server{b.server.Server}}, 3, 10)
+	if s.Measure(&s.Contender); s.Median("rate") <= 0 || s.Median("in all") <= 0 || s.calls < goroutines {
+		t.Errorf("a turn without time: %v, want one call of each goroutine", s.Of("rate"))
+	}
+	if err := s.counts.Verify(s.Name, 10, false); err != nil {
+		t.Error(err)
 	}
 }
 
-func TestClientCallsEveryKey(t *testing.T) {
-	seen := make(chan string, 1000)
-	record := limiter{take: func(_ context.Context, key string) (bool, error) {
-		seen <- key
+func TestSubjectMakesEveryCall(t *testing.T) {
+	seen := make(chan int, 1000)
+	s := newSubject("", goroutines, 0, nil, func(_ context.Context, i int) (bool, error) {
+		seen <- i
 		return true, nil
-	}}
-	e := &client{limiter: record, keys: keyNames("user:key", 100)}
-	e.run(t.Context(), 70)
-	e.run(t.Context(), 30)
+	})
+	s.run(t.Context(), 70)
+	s.run(t.Context(), 30)
 	close(seen)
-	different := map[string]bool{}
-	for key := range seen {
-		different[key] = true
+	different := map[int]bool{}
+	for i := range seen {
+		different[i] = true
 	}
-	if len(different) != 100 || e.counts.Calls != 100 {
-		t.Errorf("100 calls in two runs over 100 keys: %d different keys, %d calls counted", len(different), e.counts.Calls)
+	if len(different) != 100 || !different[0] || !different[99] || s.counts.Calls != 100 {
+		t.Errorf("100 calls in two runs: %d different ones, %d counted", len(different), s.counts.Calls)
 	}
 }
 

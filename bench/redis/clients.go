@@ -13,15 +13,56 @@ import (
 // goroutines is the number of concurrent callers, as in a busy server.
 const goroutines = 64
 
-// A client calls a limiter through its client library. Its figures are the rate, and microseconds of
-// processor a call: of this process, and of the server.
-type client struct {
+// A subject makes calls from many goroutines. Its figures are those of [harness.Contender.AddCalls].
+type subject struct {
 	harness.Contender
+	call       func(ctx context.Context, i int) (bool, error) // the i-th
+	meter      harness.Meter
+	goroutines int
+	calls      int // a turn
+	counts     harness.Counts
+}
+
+// newSubject returns one whose turns have so many calls.
+func newSubject(name string, goroutines, calls int, meter harness.Meter, call func(ctx context.Context, i int) (bool, error)) *subject {
+	s := &subject{call: call, meter: meter, goroutines: goroutines, calls: calls}
+	s.Name = name
+	s.Measure = func(c *harness.Contender) {
+		before := s.meter()
+		c.AddCalls(s.calls, s.run(context.Background(), s.calls), s.meter, before)
+	}
+	return s
+}
+
+// run makes so many calls, split among the goroutines. The first is the one after the last of the run
+// before.
+func (s *subject) run(ctx context.Context, calls int) time.Duration {
+	all, from := make([]harness.Counts, s.goroutines), s.counts.Calls
+	took, _ := harness.Concurrently(s.goroutines, func(g int) error {
+		for i := g * calls / s.goroutines; i < (g+1)*calls/s.goroutines; i++ {
+			all[g].Count(s.call(ctx, from+i))
+		}
+		return nil
+	})
+	for _, t := range all {
+		s.counts.Add(t)
+	}
+	return took
+}
+
+// allocations returns the allocations per call of the whole process, the client's
+// goroutines included.
+func (s *subject) allocations(ctx context.Context, calls int) float64 {
+	return harness.Allocations(func() { s.run(ctx, calls) }) / float64(calls)
+}
+
+// A client calls a limiter through its client library. Its figures are microseconds of processor: of
+// this process, and of the server.
+type client struct {
+	*subject
 	library
 	limiter limiter
 	keys    []string
-	calls   int // a round
-	counts  harness.Counts
 }
 
 // clients compares the limiters through their client libraries. Penstock and the
@@ -48,9 +89,8 @@ func (b *bench) clients() {
 	t := b.Table(fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines),
 		"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate", "client µs a call", "server µs a call", "allocations")
 	for _, c := range clients {
-		t.Row(c.Name, harness.Decimals(0)(c.Median("rate")/1000), c.To(clients[1], "rate"), c.To(clients[2], "rate"),
-			harness.Decimals(1)(c.Median("client")), harness.Decimals(1)(c.Median("server")),
-			harness.Decimals(1)(c.allocations(context.Background(), b.Size(50_000, 1_000))))
+		row := append([]any{c.Name, harness.Decimals(0)(c.Median("rate") / 1000), c.To(clients[1], "rate"), c.To(clients[2], "rate")}, c.Medians(1, "client", "server")...)
+		t.Row(append(row, harness.Decimals(1)(c.allocations(context.Background(), b.Size(50_000, 1_000))))...)
 	}
 	b.findClients(clients[0], clients[1], clients[2])
 }
@@ -72,8 +112,10 @@ func (b *bench) findClients(ours, trivial, redisRate *client) {
 func (b *bench) newClient(l library, keys []string) *client {
 	before := b.server.info()
 	c := &client{library: l, limiter: l.open(b.server.Addr, ample), keys: keys}
-	c.Name = l.name
-	c.Measure = func(*harness.Contender) { c.turn(b.server) }
+	c.subject = newSubject(l.name, goroutines, 0, func() map[string]float64 {
+		user, system := processorTime()
+		return map[string]float64{"client": user + system, "server": 1e6 * b.server.info().CPU}
+	}, func(ctx context.Context, i int) (bool, error) { return c.limiter.take(ctx, keys[i%len(keys)]) })
 	c.run(context.Background(), len(keys))
 	d, want := b.server.info().Since(before), l.perKey*len(keys)
 	if d.Keys != want || (d.Expires != want && !l.lasting()) {
@@ -83,55 +125,11 @@ func (b *bench) newClient(l library, keys []string) *client {
 	return c
 }
 
-func (c *client) turn(srv *server) {
-	before, spent := srv.info(), processorTime()
-	took := c.run(context.Background(), c.calls)
-	spent = processorTime() - spent
-	calls := float64(c.calls)
-	c.Add("rate", calls/took.Seconds())
-	c.Add("client", float64(spent.Microseconds())/calls)
-	c.Add("server", 1e6*srv.info().Since(before).CPU/calls)
-}
-
-// run makes about so many calls, split among the goroutines, each of which starts
-// at another key and continues where it stopped.
-func (c *client) run(ctx context.Context, calls int) time.Duration {
-	all := make([]harness.Counts, goroutines)
-	first, done := calls/goroutines, calls%goroutines
-	at := c.counts.Calls
-	took, _ := harness.Concurrently(goroutines, func(i int) error {
-		mine, from := first, at+i*first+min(i, done)
-		if i < done {
-			mine++
-		}
-		all[i] = c.walk(ctx, from, mine)
-		return nil
-	})
-	for _, t := range all {
-		c.counts.Add(t)
-	}
-	return took
-}
-
-// walk takes so many keys of the list in order.
-func (c *client) walk(ctx context.Context, from, calls int) (t harness.Counts) {
-	for i := range calls {
-		t.Count(c.limiter.take(ctx, c.keys[(from+i)%len(c.keys)]))
-	}
-	return t
-}
-
-// allocations returns the allocations per call of the whole process, the client's
-// goroutines included.
-func (c *client) allocations(ctx context.Context, calls int) float64 {
-	return harness.Allocations(func() { c.run(ctx, calls) }) / float64(calls)
-}
-
-// processorTime is the processor time of this process.
-func processorTime() time.Duration {
+// processorTime is the processor time of this process, and of the kernel on its behalf, in microseconds.
+func processorTime() (user, system float64) {
 	var u syscall.Rusage
 	harness.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return float64(u.Utime.Nano()) / 1e3, float64(u.Stime.Nano()) / 1e3
 }
 
 // keyNames returns keys of 20 bytes with a prefix of eight bytes.

@@ -18,33 +18,34 @@ type kind struct {
 	call    func(caller, i int) error
 }
 
-// compareCalls measures kinds of calls in turns, after one to fill caches. The figures are the
-// nanoseconds of a call, and the microseconds of its scripts in the server, if it is on Redis.
-func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*harness.Contender) {
+// compareCalls measures kinds of calls in turns, after one to fill caches. Besides the time of a call
+// there is that of its scripts in the server, if it is on Redis.
+func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*subject) {
+	scripts := func() map[string]float64 {
+		_, micros := b.server.info().Scripts()
+		return map[string]float64{"µs": float64(micros)}
+	}
 	for _, k := range kinds {
-		all = append(all, &harness.Contender{Measure: func(c *harness.Contender) {
-			if k.prepare != nil {
+		s := newSubject("", callers, calls, scripts, func(_ context.Context, i int) (bool, error) {
+			err := k.call(i%calls*callers/calls, i%calls)
+			return err == nil, err
+		})
+		if measure := s.Measure; k.prepare != nil {
+			s.Measure = func(c *harness.Contender) {
 				k.prepare()
+				measure(c)
 			}
-			before := b.server.info()
-			took, err := harness.Concurrently(callers, func(caller int) (err error) {
-				part := calls / callers
-				for i := caller * part; i < (caller+1)*part && err == nil; i++ {
-					err = k.call(caller, i)
-				}
-				return err
-			})
-			harness.Check(err)
-			_, micros := b.server.info().Since(before).Scripts()
-			c.Add("ns", float64(took)/float64(calls))
-			c.Add("µs", float64(micros)/float64(calls))
-		}})
+		}
+		all = append(all, s)
 	}
 	harness.TakeTurns(1, all...)
 	for _, c := range all {
 		c.Forget()
 	}
 	harness.TakeTurns(rounds, all...)
+	for _, s := range all {
+		harness.Check(s.counts.Verify("calls with IDs", calls, false))
+	}
 	return all
 }
 
@@ -81,7 +82,7 @@ func (b *bench) permits() {
 
 // comparePermits compares pairs of calls by callers each of which has a key that holds some permits.
 // Those of a limit share scripts.
-func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *harness.Contender) {
+func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *subject) {
 	store := b.OpenStore("redis://"+b.server.Addr, callTimeout)
 	permit := func(caller int, id string, cost int64) penstock.Request {
 		limit := penstock.Limit{Count: 1000, Period: 24 * time.Hour, Algorithm: penstock.Concurrent}

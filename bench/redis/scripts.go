@@ -18,15 +18,15 @@ import (
 	"github.com/penstock-io/penstock/bench/lineage/rivalscripts"
 )
 
-// A subject is a shape under redis-benchmark. Its figures are the rate, and microseconds a request: of
+// A load is a shape under redis-benchmark. Its figures are the rate, and microseconds a request: of
 // the server's processor, and inside the command.
-type subject struct {
+type load struct {
 	harness.Contender
 	*shape
 }
 
 // turn sends requests, and returns what the server did meanwhile.
-func (s *subject) turn(srv *server, run harness.RedisBenchmark) harness.Info {
+func (s *load) turn(srv *server, run harness.RedisBenchmark) harness.Info {
 	before := srv.info()
 	rate, err := run.Run(srv.Port, s.open())
 	if err != nil {
@@ -42,11 +42,11 @@ func (s *subject) turn(srv *server, run harness.RedisBenchmark) harness.Info {
 
 // benchmarkInTurns runs shapes in turns under redis-benchmark, verifies each turn by what the server
 // did, and adds rows to the table, with ratios to the first.
-func (b *bench) benchmarkInTurns(title string, run harness.RedisBenchmark, shapes []*shape, verify func(*shape, harness.RedisBenchmark, harness.Info) error) []*subject {
+func (b *bench) benchmarkInTurns(title string, run harness.RedisBenchmark, shapes []*shape, verify func(*shape, harness.RedisBenchmark, harness.Info) error) []*load {
 	b.Logf("%s: %d rounds of %d requests for each of %d shapes", title, b.benchmarkRounds(), run.Requests, len(shapes))
-	var subjects []*subject
+	var subjects []*load
 	for _, sh := range shapes {
-		s := &subject{shape: sh}
+		s := &load{shape: sh}
 		s.Name = sh.name
 		run := run
 		run.Requests *= cmp.Or(sh.more, 1) // or else the start of redis-benchmark would cost commands without a script more
@@ -168,7 +168,7 @@ func settingsShapes() []*shape {
 // weighRandomly runs a shape alone on an empty server, and returns the memory of a key.
 func (b *bench) weighRandomly(run harness.RedisBenchmark, s *shape) float64 {
 	b.server.empty()
-	d := (&subject{shape: s}).turn(b.server, run)
+	d := (&load{shape: s}).turn(b.server, run)
 	// Random requests leave this share of the keys unused.
 	want := float64(run.Keys) * (1 - math.Exp(-float64(run.Requests)/float64(run.Keys)))
 	if d.Keys != d.Expires || math.Abs(float64(d.Keys)-want) > 0.1*want+10 {

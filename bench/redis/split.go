@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -28,29 +26,29 @@ var splitKeys = []int{1, 3, 5}
 // every call is a script of its own, in a Cluster of three shards with replicas, and in a
 // server with a replica, because a write costs a primary more that has one.
 func (b *bench) split() {
-	var all []*harness.Contender
+	var all []*subject
 	var keys []int
 	for _, p := range b.places() {
 		for _, n := range splitKeys {
-			all, keys = append(all, b.splitContender(p, n, b.Size(10_000, 200))), append(keys, n)
+			all, keys = append(all, b.splitSubject(p, n, b.Size(10_000, 200))), append(keys, n)
 		}
 	}
 	b.Logf("split: %d rounds of %s for each of %d kinds of calls", b.Rounds, 5*b.Turn, len(all))
 	harness.TakeTurns(b.Rounds, all...)
+	for _, s := range all {
+		harness.Check(s.counts.Verify(s.Name, 1, false))
+	}
 	t := b.Table(fmt.Sprintf("Processor time of a call by one program with %d goroutines: medians of the rounds", goroutines),
 		"where", "keys of a call", "thousand calls a second", "client µs a call", "kernel, for the client", "primaries", "replicas", "in all")
 	for i, c := range all {
 		row := []any{c.Name, keys[i], harness.Decimals(0)(c.Median("rate") / 1000)}
-		for _, figure := range append(splitFigures, "in all") {
-			row = append(row, harness.Decimals(1)(c.Median(figure)))
-		}
-		t.Row(row...)
+		t.Row(append(row, c.Medians(1, "client", "kernel", "primaries", "replicas", "in all")...)...)
 	}
 	b.findSplits(all)
 }
 
 // findSplits compares the contenders, which are three of each place.
-func (b *bench) findSplits(all []*harness.Contender) {
+func (b *bench) findSplits(all []*subject) {
 	title := fmt.Sprintf("TakeAll of three keys, %d goroutines", goroutines)
 	b.FindAtLeast(title, all[1].To(all[0], "rate"), 0.5, "the rate of single takes")
 	batched, alone := all[1].Median("primaries"), all[4].Median("primaries")
@@ -82,81 +80,49 @@ func (b *bench) places() []place {
 	}
 }
 
-// A splitCaller takes from one or more keys at once.
-type splitCaller struct {
-	store *redisstore.Store
-	calls [][]penstock.Request
-	sent  atomic.Int64
-}
-
-// splitContender opens a store at a place and takes from each key once.
-func (b *bench) splitContender(p place, keys, calls int) *harness.Contender {
+// splitSubject opens a store at a place, takes from each key once, and returns calls that take from one or
+// more keys at once for about as long as a turn.
+func (b *bench) splitSubject(p place, keys, calls int) *subject {
 	o := &redisstore.Options{Timeout: callTimeout, Prefix: fmt.Sprintf("s%d-%d", keys, len(p.name))}
-	r := &splitCaller{store: harness.Must(redisstore.Open(context.Background(), p.url, o)), calls: make([][]penstock.Request, calls)}
-	b.Cleanup(r.store.Close)
-	for i := range r.calls {
+	store := harness.Must(redisstore.Open(context.Background(), p.url, o))
+	b.Cleanup(store.Close)
+	requests := make([][]penstock.Request, calls)
+	for i := range requests {
 		for k := range keys {
-			r.calls[i] = append(r.calls[i], penstock.Request{
+			requests[i] = append(requests[i], penstock.Request{
 				Key: fmt.Sprintf("key%d:%014d", k, i), Cost: 1,
 				Limit: penstock.Limit{Count: 1, Period: ample.every, Burst: ample.burst, Name: strconv.Itoa(k)},
 			})
 		}
-		harness.Check(r.take(context.Background(), i))
 	}
-	return &harness.Contender{Name: p.name, Measure: func(c *harness.Contender) {
-		before, sent := p.spent(), r.sent.Load()
-		took := harness.Must(r.send(5 * b.Turn))
-		after, n := p.spent(), float64(r.sent.Load()-sent)
-		c.Add("rate", n/took.Seconds())
-		total := 0.0
-		for i, figure := range splitFigures {
-			micros := 1e6 * (after[i] - before[i]) / n
-			c.Add(figure, micros)
-			total += micros
-		}
-		c.Add("in all", total)
-	}}
+	s := newSubject(p.name, goroutines, 0, p.spent, func(ctx context.Context, i int) (bool, error) {
+		return takeAll(ctx, store, requests[i%calls])
+	})
+	s.run(context.Background(), calls)
+	s.calls = harness.Calibrate(5*b.Turn, goroutines, func(calls int) time.Duration { return s.run(context.Background(), calls) })
+	return s
 }
 
-// take makes the i-th call, which must be granted.
-func (r *splitCaller) take(ctx context.Context, i int) (err error) {
+// takeAll takes from one key, or from some at once.
+func takeAll(ctx context.Context, store *redisstore.Store, rs []penstock.Request) (allowed bool, err error) {
 	var room [8]penstock.Decision
-	rs := r.calls[i%len(r.calls)]
 	ds := room[:len(rs)]
 	if len(rs) == 1 {
-		ds[0], err = r.store.Take(ctx, rs[0])
+		ds[0], err = store.Take(ctx, rs[0])
 	} else {
-		err = r.store.TakeAll(ctx, rs, ds)
+		err = store.TakeAll(ctx, rs, ds)
 	}
-	if err == nil && !penstock.Tightest(ds).Allowed {
-		err = fmt.Errorf("call %d was denied: %v", i, ds)
-	}
-	return err
+	return err == nil && penstock.Tightest(ds).Allowed, err
 }
 
-// send makes calls from all goroutines for a while, at least one from each.
-func (r *splitCaller) send(length time.Duration) (time.Duration, error) {
-	began := time.Now()
-	return harness.Concurrently(goroutines, func(int) (err error) {
-		for first := true; err == nil && (first || time.Since(began) < length); first = false {
-			err = r.take(context.Background(), int(r.sent.Add(1)))
-		}
-		return err
-	})
-}
-
-// splitFigures are where processor time is spent: in this process and in the kernel on its behalf, in
-// primaries, and in replicas.
-var splitFigures = []string{"client", "kernel", "primaries", "replicas"}
-
-// spent returns the processor time so far, in seconds, in the order of splitFigures.
-func (p place) spent() (s [4]float64) {
-	var u syscall.Rusage
-	harness.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	s[0], s[1] = time.Duration(u.Utime.Nano()).Seconds(), time.Duration(u.Stime.Nano()).Seconds()
-	for i, servers := range [][]*redistest.Server{p.nodes, p.copies} {
+// spent returns the processor time so far, in microseconds: in this process and in the kernel on its
+// behalf, in primaries, and in replicas.
+func (p place) spent() map[string]float64 {
+	user, system := processorTime()
+	s := map[string]float64{"client": user, "kernel": system, "primaries": 0, "replicas": 0}
+	for figure, servers := range map[string][]*redistest.Server{"primaries": p.nodes, "replicas": p.copies} {
 		for _, server := range servers {
-			s[2+i] += harness.Must(harness.ParseInfo(harness.Must(server.Command("INFO", "cpu")))).CPU
+			s[figure] += 1e6 * harness.Must(harness.ParseInfo(harness.Must(server.Command("INFO", "cpu")))).CPU
 		}
 	}
 	return s

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -25,23 +24,15 @@ func allow(lim *penstock.Limiter, key string) takeFunc {
 
 // counts are the results of a load.
 type counts struct {
-	decisions, admitted, errors int64
-	first                       error // of a caller
-	took                        time.Duration
+	harness.Counts
+	took time.Duration
 }
 
-func (t *counts) record(d penstock.Decision, err error) {
-	t.decisions++
-	switch {
-	case err != nil:
-		t.errors++
-		t.first = cmp.Or(t.first, err)
-	case d.Allowed:
-		t.admitted += d.Granted
-	}
-}
+func (t *counts) record(d penstock.Decision, err error) { t.Count(err == nil && d.Allowed, err) }
 
-func (t *counts) rate() float64 { return float64(t.decisions) / t.took.Seconds() }
+func (t *counts) admitted() float64 { return float64(t.Calls - t.Denied - t.Failed) }
+
+func (t *counts) rate() float64 { return float64(t.Calls) / t.took.Seconds() }
 
 // load runs callers, each of which counts for itself, to avoid contention.
 func load(callers int, call func(own *counts, rng *rand.Rand, begin time.Time)) (t counts) {
@@ -51,10 +42,7 @@ func load(callers int, call func(own *counts, rng *rand.Rand, begin time.Time)) 
 		return nil
 	})
 	for _, own := range all {
-		t.decisions += own.decisions
-		t.admitted += own.admitted
-		t.errors += own.errors
-		t.first = cmp.Or(t.first, own.first)
+		t.Add(own.Counts)
 	}
 	return t
 }
@@ -79,8 +67,8 @@ func callFreely(length time.Duration, take takeFunc) counts {
 func callPaced(on func(at time.Duration) bool, perSecond float64, callers int, take takeFunc) counts {
 	return load(callers, func(own *counts, rng *rand.Rand, begin time.Time) {
 		for at := time.Duration(0); on(at); at = time.Since(begin) {
-			due := int64(at.Seconds() * perSecond / float64(callers))
-			for own.decisions < due {
+			due := int(at.Seconds() * perSecond / float64(callers))
+			for own.Calls < due {
 				own.record(take(rng))
 			}
 			<-time.After(time.Millisecond)
@@ -118,10 +106,10 @@ func (b *bench) contender(name string, server *redistest.Server, take takeFunc) 
 	return &harness.Contender{Name: name, Measure: func(c *harness.Contender) {
 		var t counts
 		c.Add("calls", float64(scripts(server, func() { t = callFreely(b.Turn, take) })))
-		harness.Check(t.first)
+		harness.Check(t.First)
 		c.Add("rate", t.rate())
-		c.Add("decisions", float64(t.decisions))
-		c.Add("admitted", float64(t.admitted))
+		c.Add("decisions", float64(t.Calls))
+		c.Add("admitted", t.admitted())
 	}}
 }
 

@@ -52,7 +52,7 @@ func (b *bench) outage() {
 	})
 	defer stop()
 	samples := watchOutage(server, begin, length, &admitted, &fallback)
-	if err := stop().first; err != nil {
+	if err := stop().First; err != nil {
 		b.Fatalf("a caller saw an error: %w", err)
 	}
 	harness.Check(checkOutage(samples))

@@ -109,7 +109,7 @@ func (b *bench) hang() {
 	grown := int64(harness.Heap().HeapAlloc-bytes) - int64(8*(cap(until)+cap(after)))
 	harness.Check(server.Resume())
 	<-time.After(b.span / 2)
-	if err := stop().first; err != nil {
+	if err := stop().First; err != nil {
 		b.Fatalf("a caller saw an error: %w", err)
 	}
 	b.Find("Redis hung (SIGSTOP), 64 callers, deadline 50 ms", "p99 ≤ 60 ms until detected, ≤ 1 ms after",
@@ -175,7 +175,7 @@ func (b *bench) failover(title, url string, primary *redistest.Server, allow fun
 	back := up.Sub(promoted).Seconds()
 	t := stop()
 	b.Find("failover, "+title, "exact again ≤ 1 s after the new primary, no caller sees an error",
-		back <= 1 && t.errors == 0,
+		back <= 1 && t.Failed == 0,
 		"%.2f s after it, %.1f s after the old one was killed; %d errors in %d calls",
-		back, promoted.Sub(killed).Seconds()+back, t.errors, t.decisions)
+		back, promoted.Sub(killed).Seconds()+back, t.Failed, t.Calls)
 }

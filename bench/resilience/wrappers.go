@@ -49,9 +49,9 @@ func (b *bench) leaseAboveRate() {
 			return lims[next.Add(1)%nodes].Allow(context.Background(), "hot")
 		})
 	})
-	harness.Check(t.first)
-	trips := 100 * float64(calls) / float64(t.decisions)
-	admitted := float64(t.admitted) / (burst + perSecond*t.took.Seconds())
+	harness.Check(t.First)
+	trips := 100 * float64(calls) / float64(t.Calls)
+	admitted := t.admitted() / (burst + perSecond*t.took.Seconds())
 	b.Find("hot key with a lease, eight nodes, B = 6,000, load five times its rate",
 		"≤ 1.5 calls per 100 decisions, ≥ 97 % of what the limit allows", trips <= 1.5 && admitted >= 0.97 && admitted <= 1.1,
 		"%.2f calls per 100, %.1f %%", trips, 100*admitted)
@@ -100,15 +100,15 @@ func (b *bench) denySaturatedKeys(server *redistest.Server, store penstock.Store
 				return lim.Allow(context.Background(), strconv.Itoa(rng.IntN(keys)))
 			})
 		})
-		harness.Check(t.first)
+		harness.Check(t.First)
 		return t, calls
 	}
 	bare, _ := run(store, "bare")
 	cached, calls := run(penstock.WithDenyCache(store, nil), "cached")
-	part := float64(calls) / float64(cached.decisions)
+	part := float64(calls) / float64(cached.Calls)
 	// The runs differ slightly in length.
 	share := func(t counts) float64 {
-		return float64(t.admitted) / (float64(keys) * (float64(burst) + float64(each)*t.took.Seconds()))
+		return t.admitted() / (float64(keys) * (float64(burst) + float64(each)*t.took.Seconds()))
 	}
 	ratio := share(cached) / share(bare)
 	kept := min(bare.rate(), cached.rate()) >= 0.9*perSecond

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -27,6 +28,31 @@ func (c *Contender) Add(figure string, value float64) {
 		c.figures = map[string][]float64{}
 	}
 	c.figures[figure] = append(c.figures[figure], value)
+}
+
+// A Meter reads what was spent so far, such as processor time in microseconds, by figure.
+type Meter func() map[string]float64
+
+// AddCalls adds the figures of calls that were made in some time: the rate, the nanoseconds of a call,
+// and what one has spent since the meter was read before, by figure and in all.
+func (c *Contender) AddCalls(calls int, took time.Duration, meter Meter, before map[string]float64) {
+	each, total := 1/float64(calls), 0.0
+	c.Add("rate", float64(calls)/took.Seconds())
+	c.Add("ns", float64(took)*each)
+	for figure, spent := range meter() {
+		spent = (spent - before[figure]) * each
+		c.Add(figure, spent)
+		total += spent
+	}
+	c.Add("in all", total)
+}
+
+// Medians returns cells with the medians of figures.
+func (c *Contender) Medians(digits int, figures ...string) (cells []any) {
+	for _, f := range figures {
+		cells = append(cells, Decimals(digits)(c.Median(f)))
+	}
+	return cells
 }
 
 // Of returns the measurements of a figure.
@@ -56,7 +82,10 @@ func TakeTurns[C interface{ takeTurn() }](rounds int, contenders ...C) {
 func (c *Contender) takeTurn() { c.Measure(c) }
 
 // Counts are the results of a number of calls.
-type Counts struct{ Calls, Denied, Failed int }
+type Counts struct {
+	Calls, Denied, Failed int
+	First                 error // of those that failed
+}
 
 // Count counts a call. It is small enough to be inlined.
 func (t *Counts) Count(ok bool, err error) {
@@ -69,6 +98,7 @@ func (t *Counts) Count(ok bool, err error) {
 func (t *Counts) countRefused(err error) {
 	if err != nil {
 		t.Failed++
+		t.First = cmp.Or(t.First, err)
 	} else {
 		t.Denied++
 	}
@@ -79,6 +109,7 @@ func (t *Counts) Add(u Counts) {
 	t.Calls += u.Calls
 	t.Denied += u.Denied
 	t.Failed += u.Failed
+	t.First = cmp.Or(t.First, u.First)
 }
 
 // Verify returns an error unless there were at least so many calls, none of which failed, and either
@@ -89,7 +120,7 @@ func (t Counts) Verify(name string, least int, denied bool) error {
 		want = t.Calls
 	}
 	if t.Calls < least || t.Failed > 0 || t.Denied != want {
-		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, and %d denied", name, t.Calls, t.Denied, t.Failed, least, want)
+		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, and %d denied; the first error is %v", name, t.Calls, t.Denied, t.Failed, least, want, t.First)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package redistest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -107,14 +109,17 @@ func (s *Server) start(o Options) (err error) {
 
 // prepare builds the command line.
 func (s *Server) prepare(o Options) error {
-	path, err := exec.LookPath("redis-server")
+	path, version, err := program()
 	if err != nil {
 		return fmt.Errorf("redistest: these tests need a real redis-server: %w", err)
 	}
 	args := []string{
 		"--port", strconv.Itoa(s.Port), "--unixsocket", s.Socket, "--bind", "127.0.0.1", "--dir", s.dir,
-		"--save", "", "--appendonly", "no", "--enable-debug-command", "local",
+		"--save", "", "--appendonly", "no",
 		"--repl-diskless-sync-delay", "0", // the default waits five seconds for more replicas
+	}
+	if !strings.HasPrefix(version, "Redis server v=6.") { // which has no such setting
+		args = append(args, "--enable-debug-command", "local")
 	}
 	if o.Sentinel != "" {
 		config := filepath.Join(s.dir, "sentinel.conf")
@@ -134,6 +139,27 @@ func (s *Server) prepare(o Options) error {
 	return s.preloadClock()
 }
 
+// program returns the server's program, and what it says of its version. REDISTEST_SERVER names another than
+// redis-server, such as a valkey-server.
+func program() (path, version string, err error) {
+	path, err = exec.LookPath(cmp.Or(os.Getenv("REDISTEST_SERVER"), "redis-server"))
+	if err == nil {
+		version, err = versionOf(path)
+	}
+	return path, version, err
+}
+
+var versions sync.Map // by the path of the program
+
+func versionOf(path string) (string, error) {
+	if known, ok := versions.Load(path); ok {
+		return known.(string), nil
+	}
+	text, err := exec.Command(path, "--version").Output()
+	versions.Store(path, string(text))
+	return string(text), err
+}
+
 func (s *Server) preloadClock() error {
 	text, err := shim()
 	if err != nil {
@@ -145,6 +171,9 @@ func (s *Server) preloadClock() error {
 	}
 	if s.Clock, err = newClock(s.dir); err != nil {
 		return err
+	}
+	if _, version, _ := program(); strings.HasPrefix(version, "Valkey server v=9.") {
+		s.Clock.lag = 2 * time.Millisecond // it reads the time once a millisecond
 	}
 	s.command.Env = append(os.Environ(), "LD_PRELOAD="+library, "REDISTEST_CLOCK="+s.Clock.path)
 	return nil

@@ -12,6 +12,7 @@ type Preset struct {
 
 	NoKeys    string // the error for a script without keys; by default the first server runs it
 	CrossSlot string // the error for a script with keys of several slots; by default the server of the first key runs it
+	NoTags    bool   // whether hash tags are not known: any two keys can be on different servers
 	Version   int    // of the proxy that checks scripts, see [CheckScript]; by default none are checked
 }
 
@@ -75,7 +76,8 @@ var (
 		"CLUSTER": envoyUnknown("cluster"),
 	}}
 
-	Twemproxy = Preset{Name: "twemproxy", NoKeys: "ERR invalid argument", Replies: map[string]string{
+	// Twemproxy knows hash tags only if it is told to.
+	Twemproxy = Preset{Name: "twemproxy", NoTags: true, NoKeys: "ERR invalid argument", Replies: map[string]string{
 		"HELLO": Close, "INFO": Close, "SCRIPT": Close, "CLIENT": Close, "TIME": Close, "CLUSTER": Close, "CONFIG": Close, "ACL": Close, "ROLE": Close,
 	}}
 

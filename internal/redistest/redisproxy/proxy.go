@@ -239,7 +239,11 @@ func (s *session) forward(words []string) (string, error) {
 
 // owner returns the server of a key.
 func (s *session) owner(key string) *redistest.Server {
-	return s.servers[Slot(key)*len(s.servers)/slots]
+	slot := Slot(key)
+	if s.preset.NoTags {
+		slot = hash(key)
+	}
+	return s.servers[slot*len(s.servers)/slots]
 }
 
 // broadcast sends a command to all servers, and returns the reply of the first.

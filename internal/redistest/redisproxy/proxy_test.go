@@ -81,6 +81,26 @@ func TestFirstKeyDecidesSilently(t *testing.T) {
 	}
 }
 
+// A proxy that knows no hash tags spreads keys with the same one.
+func TestNoTagsSpreadsKeysOfOneTag(t *testing.T) {
+	servers := startServers(t)
+	for _, preset := range []Preset{FirstKey, Twemproxy} {
+		c := connect(t, Start(t, preset, servers...))
+		for i := range 20 {
+			c.want("+OK", "SET", fmt.Sprint("{"+preset.Name+"}", i), "1")
+		}
+		on := 0
+		for _, server := range servers {
+			if redistest.MustCommand(t, server, "KEYS", "{"+preset.Name+"}*") != "" {
+				on++
+			}
+		}
+		if want := map[bool]int{false: 1, true: 2}[preset.NoTags]; on != want {
+			t.Errorf("%s: keys of one tag are on %d servers, want %d", preset.Name, on, want)
+		}
+	}
+}
+
 func TestPresetsRefuse(t *testing.T) {
 	servers := startServers(t)
 	first, second := keysOf(t)

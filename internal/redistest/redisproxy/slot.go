@@ -11,6 +11,10 @@ func Slot(key string) int {
 			key = tag
 		}
 	}
+	return hash(key)
+}
+
+func hash(key string) int {
 	crc := uint16(0)
 	for _, c := range []byte(key) {
 		crc ^= uint16(c) << 8

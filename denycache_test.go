@@ -927,8 +927,7 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 
 // A denial that the cache answers never reaches the store, and one that reaches the store
 // leaves no trace. So later answers are the same, also after reservations and after the
-// limit is lowered. A peek follows each change of the limit: the clamp that the new limit
-// causes is a trace.
+// limit is lowered.
 func TestDenyCacheLeavesSameFuture(t *testing.T) {
 	for seed := range uint64(fixedseed.FewerUnderRace(300)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -946,7 +945,7 @@ func TestDenyCacheLeavesSameFuture(t *testing.T) {
 			case 1:
 				limit = high
 				limit.Burst = rng.Int64N(high.Burst) + 1
-				r.Limit, r.Cost = limit, 0
+				r.Limit, r.Cost = limit, 1
 			case 2:
 				r.Overdraw = true
 			}

@@ -245,7 +245,7 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	}
 	now := m.now(cl.onWallClock)
 	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
-		if word := t.Word(h, expiryWord); word != nil && !isOverdrawn(*word) {
+		if word := t.Word(h, expiryWord); word != nil {
 			if full, ok := cl.token.SpendOne(int64(*word), now); ok {
 				*word = uint64(full)
 				d.set(cl, algorithm.Outcome{Allowed: true, Granted: 1}, cl.token.Balance(full-now))

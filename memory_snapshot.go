@@ -33,7 +33,7 @@ var ErrBadSnapshot = errors.New("bad snapshot")
 
 const (
 	snapshotMagic   = "penstock"
-	snapshotVersion = 4
+	snapshotVersion = 5
 
 	// In place of the kind of a table:
 	nextShard = 0xfe // entries of the next shard follow

@@ -156,23 +156,12 @@ const (
 )
 
 // flagBit is the top bit of a word. No time or count needs it.
-const flagBit = hashtable.Flag
+const flagBit = 1 << 63
 
-// A bucket is stored as the instant at which it is full, flagged if it is overdrawn.
-func bucketOf(slot []uint64) algorithm.Bucket {
-	return algorithm.Bucket{Full: int64(slot[expiryWord] &^ flagBit), Overdrawn: slot[expiryWord]&flagBit != 0}
-}
+// A bucket is stored as the instant at which it is full.
+func bucketOf(slot []uint64) algorithm.Bucket { return algorithm.Bucket{Full: int64(slot[expiryWord])} }
 
-func putBucket(slot []uint64, b algorithm.Bucket) {
-	slot[expiryWord] = uint64(b.Full)
-	if b.Overdrawn {
-		slot[expiryWord] |= flagBit
-	}
-}
-
-// isOverdrawn is for the expiry word alone, which is the whole state of a bucket
-// that is not overdrawn: the instant at which it is full.
-func isOverdrawn(full uint64) bool { return full >= flagBit }
+func putBucket(slot []uint64, b algorithm.Bucket) { slot[expiryWord] = uint64(b.Full) }
 
 func (cl *compiledLimit) prepareToken(n Limit) error {
 	cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, n.MaxDebt(), cl.tick)
@@ -219,28 +208,20 @@ func (cl *compiledLimit) refundBucket(slot []uint64, now, units, due int64) (alg
 
 func (cl *compiledLimit) spendToken(slot []uint64, now, cost int64) (bal algorithm.Balance, ok bool) {
 	full, ok := cl.token.SpendOne(int64(slot[expiryWord]), now)
-	if !ok || cost != 1 || isOverdrawn(slot[expiryWord]) {
+	if !ok || cost != 1 {
 		return bal, false
 	}
 	slot[expiryWord] = uint64(full)
 	return cl.token.Balance(full - now), true
 }
 
-// A fixed window is stored as its end, and the units used, flagged if they are
-// overdrawn.
+// A fixed window is stored as its end, and the units used.
 func counterOf(slot []uint64) algorithm.Counter {
-	return algorithm.Counter{
-		End:       int64(slot[expiryWord]),
-		Used:      int64(slot[countWord] &^ flagBit),
-		Overdrawn: slot[countWord]&flagBit != 0,
-	}
+	return algorithm.Counter{End: int64(slot[expiryWord]), Used: int64(slot[countWord])}
 }
 
 func putCounter(slot []uint64, c algorithm.Counter) {
 	slot[expiryWord], slot[countWord] = uint64(c.End), uint64(c.Used)
-	if c.Overdrawn {
-		slot[countWord] |= flagBit
-	}
 }
 
 func (cl *compiledLimit) prepareFixed(n Limit) (err error) {

@@ -242,24 +242,6 @@ func TestSlidingWindowWeightsExactly(t *testing.T) {
 	}
 }
 
-// The same when a limit is lowered: count · period ≡ -1 (mod left).
-func TestSlidingWindowClampsExactly(t *testing.T) {
-	w := newStorePair(t)
-	l := penstock.Limit{Name: "lowered", Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
-	for range 100 {
-		w.newRound()
-		above := w.coprime()
-		lower := l
-		lower.Count = above - inverse(int64(yearly/time.Millisecond), above)
-		left := time.Duration((lower.Count*int64(yearly/time.Millisecond) + 1) / above)
-		w.compareOne(penstock.Request{Limit: l, Cost: 1<<26 - 1})
-		w.wait(2*yearly - left*time.Millisecond)
-		w.compareOne(penstock.Request{Limit: lower, Cost: 1})
-		w.wait(time.Hour)
-		w.compareOne(penstock.Request{Limit: lower, Cost: 0})
-	}
-}
-
 const yearly = 347 * 24 * time.Hour
 
 // coprime returns a large count that is coprime to the period.

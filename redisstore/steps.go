@@ -129,10 +129,9 @@ func applyToBucket(cl *compiledLimit, state []int64, c change) (out algorithm.Ou
 	return out, cl.rate.Balance(b.Full)
 }
 
-// bucketOf returns the state of a bucket by its debt, which the script has clamped.
+// bucketOf returns the state of a bucket by its debt.
 func (cl *compiledLimit) bucketOf(debt int64) algorithm.Bucket {
-	debt *= cl.debtUnit
-	return algorithm.Bucket{Full: debt, Overdrawn: debt > cl.rate.Capacity()}
+	return algorithm.Bucket{Full: debt * cl.debtUnit}
 }
 
 // Windows.
@@ -184,12 +183,12 @@ func unpackAlignedWindow(cl *compiledLimit, packed int64, ask algorithm.Request,
 // relative to now.
 const endFromNow = -1
 
-// overdrawnBit marks the counts of a window that a charge overdrew.
+// overdrawnBit marks the counts of a sliding window that a charge overdrew.
 const overdrawnBit = 1 << 52
 
 func applyToFixedWindow(cl *compiledLimit, state []int64, c change) (out algorithm.Outcome, _ algorithm.Balance) {
 	now, w := cl.windowOf(state)
-	s := algorithm.Counter{Used: state[0] &^ overdrawnBit, End: state[1] * tick, Overdrawn: state[0]&overdrawnBit != 0}
+	s := algorithm.Counter{Used: state[0], End: state[1] * tick}
 	if c.units > 0 {
 		s, out = cl.fixed.RefundDue(s, now, w, c.units, now+c.due)
 	} else {

@@ -9,15 +9,14 @@
 //
 // Three rules hold for every algorithm:
 //
-//   - A denial charges nothing. It may only apply the corrections of the next two
-//     rules.
+//   - A denial charges nothing. It may only apply the correction of the next rule.
 //   - State from the future, after the clock stepped back, is moved to the present. A
 //     step back never frees a unit, and never locks a key out for longer than one
 //     refill plus the reach of reservations.
-//   - State that owes more than the limit holds, after the limit was lowered, is
-//     clamped to the limit, except for permits, which their holders still use. State
-//     that is marked as overdrawn owes more because a request overdrew it, and is
-//     clamped to the limit and its Overdraft.
+//   - State may owe more than the limit holds: a request overdrew it, the limit was
+//     lowered, or processes use the same name with different counts at the same time.
+//     Nothing is free then, and what is owed stays owed: a smaller count must not free
+//     units for requests with a larger one.
 //
 // The bounds stated for each algorithm are over forward time: the sum of the
 // clock's forward movements, which is the clock's own time unless it steps back.

@@ -4,8 +4,8 @@ package algorithm
 //
 // Idea: count up to Count, and start at zero when the window ends.
 //
-// State: the units used, when the window ends, and whether a request overdrew it. A
-// window without used units has no state.
+// State: the units used, and when the window ends. A window without used units has no
+// state.
 //
 // The caller chooses where windows begin: at the key's first request, on the clock,
 // or by a calendar. It passes the window that a request at this instant would open. A
@@ -41,9 +41,8 @@ func Aligned(now, length, offset int64) Window {
 
 // A Counter is the state of a fixed window.
 type Counter struct {
-	Used      int64
-	End       int64
-	Overdrawn bool // whether Used may exceed Count
+	Used int64 // may exceed Count
+	End  int64
 }
 
 // A FixedWindow decides on a [Counter].
@@ -68,20 +67,16 @@ func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Count
 	if over && out.Granted == 0 && req.Cost != Reset {
 		return s, out
 	}
-	if out.Granted != 0 {
-		open.Used += out.Granted
-		open.Overdrawn = open.Used > f.Count
-	}
-	if open.Used == 0 {
+	if open.Used += out.Granted; open.Used == 0 {
 		return Counter{}, out
 	}
 	return open, out
 }
 
 // Spend is Decide for the most common case: a cost that is left in an open window of that
-// length, which is not overdrawn. If it returns false, nothing has changed: call Decide.
+// length. If it returns false, nothing has changed: call Decide.
 func (f *FixedWindow) Spend(s *Counter, now, length, cost int64) (bal Balance, ok bool) {
-	if s.Used == 0 || s.Overdrawn || s.End <= now || s.End-now > length || cost > f.Count-s.Used {
+	if s.Used == 0 || s.End <= now || s.End-now > length || cost > f.Count-s.Used {
 		return bal, false
 	}
 	s.Used += cost
@@ -96,21 +91,13 @@ func (f *FixedWindow) Balance(s Counter, now int64) Balance {
 	return Balance{Remaining: max(f.Count-s.Used, 0), ResetAfter: RoundUp(s.End-now, f.Tick)}
 }
 
-// normalize returns the counter of the current window, clamped to what the limit
-// and the clock allow.
+// normalize returns the counter of the current window, which ends no later than the
+// clock allows.
 func (f *FixedWindow) normalize(s Counter, now int64, w Window) Counter {
 	if s.Used == 0 || s.End <= now {
 		return Counter{End: w.End}
 	}
-	maxUsed := f.Count
-	if s.Overdrawn {
-		maxUsed += f.Overdraft
-	}
-	return Counter{
-		Used:      min(s.Used, maxUsed),
-		End:       min(s.End, now+w.Length),
-		Overdrawn: s.Overdrawn,
-	}
+	return Counter{Used: s.Used, End: min(s.End, now+w.Length)}
 }
 
 func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {

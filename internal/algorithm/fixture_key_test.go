@@ -207,7 +207,7 @@ func (k *tokenKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
 func (k *tokenKey) valid(now int64) bool {
 	b := k.bucket
-	return b == algorithm.Bucket{} || b.Full > now && (b.Overdrawn || b.Full-now <= k.limit.Capacity())
+	return b == algorithm.Bucket{} || b.Full > now && b.Full-now <= k.limit.MaxDebt()
 }
 
 type leakyKey struct {
@@ -229,7 +229,7 @@ func (k *leakyKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
 func (k *leakyKey) valid(now int64) bool {
 	b := k.bucket
-	return b == algorithm.Bucket{} || b.Full > now && (b.Overdrawn || b.Full-now <= k.limit.Capacity())
+	return b == algorithm.Bucket{} || b.Full > now && b.Full-now <= k.limit.MaxDebt()
 }
 
 type fixedKey struct {
@@ -261,8 +261,7 @@ func (k *fixedKey) state(now int64) string {
 
 func (k *fixedKey) valid(now int64) bool {
 	c := k.counter
-	return c == algorithm.Counter{} || c.Used > 0 && c.End <= now+k.windows.window(now).Length &&
-		(c.End <= now || c.Overdrawn || c.Used <= k.limit.Count)
+	return c == algorithm.Counter{} || c.Used > 0 && c.End <= now+k.windows.window(now).Length
 }
 
 type slidingKey struct {
@@ -355,7 +354,7 @@ func (k *rollingKey) valid(now int64) bool {
 		}
 		total += units
 	}
-	return total == k.ring.Total && total <= k.limit.Count && k.ring.Newest <= now/k.limit.Length
+	return total == k.ring.Total && k.ring.Newest <= now/k.limit.Length
 }
 
 // A logKey grows its ring when needed.
@@ -418,5 +417,5 @@ func (k *logKey) valid(now int64) bool {
 		}
 		latest = at
 	}
-	return latest <= now && int64(k.log.Len) <= k.limit.Count && (k.log.Len == 0 || k.log.Newest == latest)
+	return latest <= now && (k.log.Len == 0 || k.log.Newest == latest)
 }

@@ -41,7 +41,7 @@ type ledger interface {
 	// refund refunds at most n units, the newest first, and returns how many.
 	refund(now, n int64) int64
 
-	// truncate drops what exceeds a lowered limit.
+	// truncate drops what the limit cannot owe.
 	truncate(now int64)
 
 	// change replaces the limit.
@@ -187,10 +187,9 @@ func magnitudeOf(n int64) int64 {
 // A bucketLedger is a bucket of tokens, with fractions. It stores how many are missing;
 // with reservations, more than the burst are missing.
 type bucketLedger struct {
-	rate     algorithm.Rate
-	missing  *big.Rat
-	at       int64 // when so many were missing
-	reserved bool  // whether some were reserved or overdrawn then
+	rate    algorithm.Rate
+	missing *big.Rat
+	at      int64 // when so many were missing
 }
 
 func (b *bucketLedger) max() int64 { return b.rate.Burst }
@@ -268,27 +267,25 @@ func (b *bucketLedger) refund(now, n int64) int64 {
 
 func (b *bucketLedger) set(now int64, missing *big.Rat) {
 	b.at, b.missing = now, missing
-	b.reserved = missing.Cmp(whole(b.rate.Burst)) > 0
 }
 
-// truncate leaves at most a whole bucket missing, and beyond that only what may
-// be reserved or overdrawn, if something was.
+// truncate leaves at most a whole bucket missing, and beyond that what may be reserved
+// or overdrawn. A bucket that holds nothing keeps what is missing for up to 2^52 ns.
 func (b *bucketLedger) truncate(now int64) {
-	most := whole(b.rate.Burst)
-	if b.reserved {
-		reach := b.reach()
-		reach.Quo(reach, whole(b.rate.Interval))
-		if overdraft := whole(b.rate.Overdraft); reach.Cmp(overdraft) < 0 {
-			reach = overdraft
-		}
-		most.Add(most, reach)
+	beyond := b.reach()
+	if b.rate.Burst == 0 {
+		beyond = whole(1 << 52)
 	}
+	beyond.Quo(beyond, whole(b.rate.Interval))
+	if overdraft := whole(b.rate.Overdraft); beyond.Cmp(overdraft) < 0 {
+		beyond = overdraft
+	}
+	most := beyond.Add(beyond, whole(b.rate.Burst))
 	missing := b.missingAt(now)
 	if missing.Cmp(most) > 0 {
 		missing = most
 	}
-	b.at, b.missing = now, missing
-	b.reserved = b.reserved && missing.Sign() > 0
+	b.set(now, missing)
 }
 
 // change keeps the time in which the missing tokens refill at the old rate.
@@ -361,7 +358,6 @@ type windowLedger struct {
 	history
 	count     int64
 	overdraft int64
-	overdrawn bool
 	counts    func(t, at int64) bool
 }
 
@@ -402,26 +398,15 @@ func (w *windowLedger) delay(_, _ int64) int64 { return 0 }
 
 func (w *windowLedger) charge(now, n int64) {
 	w.history = append(w.history, entry{now, n})
-	w.overdrawn = w.sum(w.at(now)) > w.count
 }
 
 func (w *windowLedger) room(t int64) int64 { return max(w.count-w.sum(w.at(t))+w.overdraft, 0) }
 
 func (w *windowLedger) refund(now, n int64) int64 {
-	removed := w.removeNewest(n, w.at(now))
-	if removed > 0 {
-		w.overdrawn = w.sum(w.at(now)) > w.count
-	}
-	return removed
+	return w.removeNewest(n, w.at(now))
 }
 
-func (w *windowLedger) truncate(now int64) {
-	most := w.count
-	if w.overdrawn {
-		most += w.overdraft
-	}
-	w.removeOldest(max(w.sum(w.at(now))-most, 0), w.at(now))
-}
+func (w *windowLedger) truncate(int64) {}
 
 func (w *windowLedger) change(l limit) { w.count, w.overdraft = l.count, l.overdraft }
 
@@ -528,30 +513,18 @@ func (s *slidingLedger) refund(now, n int64) int64 {
 	s.write(now)
 	current := s.removeNewest(n, s.within(now, 0))
 	previous := s.removeNewest(n-current, s.within(now, 1))
-	s.mark(now)
+	if s.overdrawn {
+		s.mark(now)
+	}
 	return current + previous
 }
 
-// truncate keeps as much of the current window as fits, and then as much of the
-// previous one.
+// truncate erases a window that is not used any more, as any call does, and with it a
+// debt that has ended.
 func (s *slidingLedger) truncate(now int64) {
-	if s.unused(now) { // erased by any call, and with it a debt that has ended
+	if s.unused(now) {
 		s.history, s.overdrawn = nil, false
-		return
 	}
-	most := s.count
-	if s.overdrawn && s.overdrawnAt == s.window(now) {
-		most += s.overdraft
-	}
-	current, previous := s.sum(s.within(now, 0)), s.previous(now)
-	keep := min(current, most)
-	keepPrevious := last(0, previous, func(n int64) bool { return keep+s.weighed(now, n) <= most })
-	if keep == current && keepPrevious == previous {
-		return
-	}
-	s.write(now)
-	s.removeOldest(current-keep, s.within(now, 0))
-	s.removeOldest(previous-keepPrevious, s.within(now, 1))
 }
 
 func (s *slidingLedger) change(l limit) { s.count, s.overdraft = l.count, l.overdraft }

@@ -29,24 +29,24 @@ func (b *LeakyBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	switch {
 	case req.Cost < 0:
 		debt, out := b.refund(debt, req)
-		return b.withDebt(debt, now), out
+		return withDebt(debt, now), out
 	case req.Cost == 0:
-		return s.unchanged(debt, now), Outcome{Allowed: true, Delay: RoundUp(debt, b.Tick)}
+		return withDebt(debt, now), Outcome{Allowed: true, Delay: RoundUp(debt, b.Tick)}
 	case req.Overdraw:
-		return b.overdraw(s, debt, now, req)
+		return b.overdraw(debt, now, req)
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.KeepFree > 0 {
 		cost, maxDebt = b.costNow(debt, req)
 	}
 	if cost > b.Burst {
-		return s.unchanged(debt, now), Outcome{RetryAfter: Never}
+		return withDebt(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
 	if early := max(after-maxDebt, b.late(debt, req)); early > 0 {
-		return s.unchanged(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
+		return withDebt(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
 	}
-	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
+	return withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
 }
 
 // late returns by how much the delay exceeds the request's MaxDelay.

@@ -17,13 +17,11 @@ import (
 //	0 ────────── debt ────────── Capacity
 //	│    used     │     free        │
 //
-// A debt beyond Capacity is intended if units are reserved (see [TokenBucket]) or if
-// a request overdrew the bucket, and one bit of the state marks it. Without the mark
-// it means that the clock stepped back or the limit was lowered, and the debt is
-// clamped to the capacity. With it, the debt is clamped to what reservations and
-// overdrafts can reach. The mark stays until the next charge or refund, also when
-// time has paid what was beyond the capacity: a peek or a denial that removed it
-// would change what a later call is told.
+// The debt exceeds Capacity if units are reserved (see [TokenBucket]), if a request
+// overdrew the bucket, or if it was charged under a larger burst. A debt beyond what
+// reservations and overdrafts can reach is clamped to that, because the clock stepped
+// back. It may also be that of a burst which takes more than twice as long to refill:
+// the state does not tell them apart.
 type Rate struct {
 	Interval  int64 // see [Interval]
 	Burst     int64 // units that fit at once
@@ -38,8 +36,7 @@ const minute = 60_000_000_000
 
 // A Bucket is the state of a token or leaky bucket. The zero Bucket is full.
 type Bucket struct {
-	Full      int64 // when it will be full again
-	Overdrawn bool  // whether it may owe more than the capacity
+	Full int64 // when it will be full again
 }
 
 // NewRate returns the rate of count units per period with a burst and an overdraft.
@@ -63,45 +60,35 @@ func (r *Rate) Capacity() int64 { return r.Burst * r.Interval }
 // Reach returns how far ahead units may be reserved.
 func (r *Rate) Reach() int64 { return max(r.Capacity(), minute) }
 
-// MaxDebt returns the largest debt that a bucket can have.
-func (r *Rate) MaxDebt() int64 { return r.Capacity() + max(r.Reach(), r.Overdraft*r.Interval) }
+// MaxDebt returns the largest debt that a bucket can have. A rate that admits nothing
+// keeps any debt: nobody waits for it, and another rate may continue.
+func (r *Rate) MaxDebt() int64 {
+	if r.Burst == 0 {
+		return exactInteger / 2
+	}
+	return r.Capacity() + max(r.Reach(), r.Overdraft*r.Interval)
+}
 
 // Debt returns how far the bucket is from full, clamped to the largest possible
 // debt.
 func (r *Rate) Debt(s Bucket, now int64) int64 {
-	maxDebt := r.Capacity()
-	if s.Overdrawn {
-		maxDebt = r.MaxDebt()
-	}
-	return min(max(s.Full-now, 0), maxDebt)
+	return min(max(s.Full-now, 0), r.MaxDebt())
 }
 
 // overdraw returns the state after a request that is charged even if it does not
 // fit, and the outcome.
-func (r *Rate) overdraw(s Bucket, debt, now int64, req Request) (Bucket, Outcome) {
+func (r *Rate) overdraw(debt, now int64, req Request) (Bucket, Outcome) {
 	room := max((r.Burst+r.Overdraft)*r.Interval-debt, 0)
 	out := req.overdraw(minDown(req.Cost, room, r.Interval))
-	if out.Granted == 0 {
-		return s.unchanged(debt, now), out
-	}
-	return r.withDebt(debt+out.Granted*r.Interval, now), out
+	return withDebt(debt+out.Granted*r.Interval, now), out
 }
 
-// unchanged returns the state after a call that charges nothing: the same, apart from a
-// debt that was clamped or paid.
-func (s Bucket) unchanged(debt, now int64) Bucket {
+// withDebt returns the state of a bucket with that debt.
+func withDebt(debt, now int64) Bucket {
 	if debt == 0 {
 		return Bucket{}
 	}
-	return Bucket{Full: now + debt, Overdrawn: s.Overdrawn}
-}
-
-// withDebt returns the state of a bucket after a charge or refund.
-func (r *Rate) withDebt(debt, now int64) Bucket {
-	if debt == 0 {
-		return Bucket{}
-	}
-	return Bucket{Full: now + debt, Overdrawn: debt > r.Capacity()}
+	return Bucket{Full: now + debt}
 }
 
 // costNow returns the cost to charge and the largest debt allowed, for a request with
@@ -164,8 +151,8 @@ func (r *Rate) RefundDue(s Bucket, now, units, due int64) (Bucket, Outcome) {
 	debt := r.Debt(s, now)
 	unpaid := min(debt, due-now)
 	if unpaid <= 0 || units == 0 {
-		return s.unchanged(debt, now), Outcome{Allowed: true}
+		return withDebt(debt, now), Outcome{Allowed: true}
 	}
 	units = minUp(units, unpaid, r.Interval)
-	return r.withDebt(debt-min(units*r.Interval, unpaid), now), Outcome{Allowed: true, Granted: -units}
+	return withDebt(debt-min(units*r.Interval, unpaid), now), Outcome{Allowed: true, Granted: -units}
 }

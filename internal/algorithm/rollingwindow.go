@@ -40,14 +40,10 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 	return RollingWindow{Count: count, Buckets: buckets, Length: RoundUp(length, tick)}
 }
 
-// Normalize moves buckets from the future to the present, and drops the oldest
-// units beyond Count.
+// Normalize moves buckets from the future to the present.
 func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	if current := w.bucket(r, now); current < r.Newest {
 		r.retreat(current)
-	}
-	for rank := 0; r.Total > w.Count; rank++ {
-		r.remove(r.index(rank), r.Total-w.Count)
 	}
 }
 
@@ -81,7 +77,7 @@ func (w *RollingWindow) Balance(r *Ring, now int64) Balance {
 	if used == 0 {
 		return Balance{Remaining: w.Count}
 	}
-	return Balance{Remaining: w.Count - used, ResetAfter: w.Empty(r) - now}
+	return Balance{Remaining: max(w.Count-used, 0), ResetAfter: w.Empty(r) - now}
 }
 
 // Record charges the granted units, or refunds the newest if granted is negative.

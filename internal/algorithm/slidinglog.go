@@ -5,8 +5,8 @@ package algorithm
 // Idea: store the time of every admitted unit. The units used are those of the last
 // Period.
 //
-// State: the newest Count times, in order, in a ring. Older times never matter, and
-// denied requests leave none. A request of cost n leaves n equal times.
+// State: the times of the last Period, in order, in a ring. Denied requests leave none. A
+// request of cost n leaves n equal times.
 //
 // Bound: any interval [t, t+Period) admits at most Count, exactly.
 
@@ -27,14 +27,10 @@ type SlidingLog struct {
 	Tick   int64
 }
 
-// Normalize moves times from the future to the present, and drops the oldest
-// beyond Count.
+// Normalize moves times from the future to the present.
 func (w *SlidingLog) Normalize(l *Log, now int64) {
 	if l.Newest > now {
 		l.moveBackTo(now)
-	}
-	if extra := l.Len - int(w.Count); extra > 0 {
-		l.drop(extra)
 	}
 }
 
@@ -71,7 +67,7 @@ func (w *SlidingLog) Balance(l *Log, now int64) Balance {
 	if used == 0 {
 		return Balance{Remaining: w.Count}
 	}
-	return Balance{Remaining: w.Count - int64(used), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
+	return Balance{Remaining: max(w.Count-int64(used), 0), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
 }
 
 // Room returns how long the ring must be to record that many more units.

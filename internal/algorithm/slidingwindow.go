@@ -32,7 +32,7 @@ type Slide struct {
 	Current  int64
 	End      int64 // of the current window
 
-	Overdrawn bool // whether more than Count units may be used
+	Overdrawn bool // whether some of the current units are a debt
 }
 
 // A SlidingWindow decides on a [Slide]. Count and Overdraft together must be below
@@ -62,7 +62,7 @@ func (w *SlidingWindow) Decide(s Slide, now int64, req Request) (Slide, Outcome)
 		out = req.refund(normal.Current + normal.Previous)
 		if out.Granted < 0 {
 			after = normal.without(-out.Granted)
-			after.Overdrawn = w.overdraws(after, now)
+			after.Overdrawn = normal.Overdrawn && w.overdraws(after, now)
 		}
 	}
 	switch {
@@ -82,18 +82,14 @@ func (w *SlidingWindow) Balance(s Slide, now int64) Balance {
 	}
 	return Balance{
 		Remaining:  max(w.Count-w.used(s, now), 0),
-		ResetAfter: RoundUp(s.empty(w.Period)-now, w.Tick),
+		ResetAfter: RoundUp(w.empty(s)-now, w.Tick),
 	}
 }
 
-// age moves the counts to the window that contains now. The debt of an overdrawn
-// window ends with it.
+// age moves the counts to the window that contains now.
 func (w *SlidingWindow) age(s Slide, now int64) Slide {
-	if s.End <= now && s.Overdrawn {
-		s.Current = min(s.Current, w.Count)
-	}
 	if s.End <= now {
-		s = Slide{Previous: s.Current, End: s.End + w.Period}
+		s = Slide{Previous: w.kept(s), End: s.End + w.Period}
 	}
 	if s.End <= now || s.Previous == 0 && s.Current == 0 {
 		return Slide{End: now + w.Period}
@@ -101,23 +97,18 @@ func (w *SlidingWindow) age(s Slide, now int64) Slide {
 	return s
 }
 
-// normalize clamps aged counts to what the limit and the clock allow.
-func (w *SlidingWindow) normalize(s Slide, now int64) Slide {
-	s.End = min(s.End, now+w.Period)
-	return w.clamp(s, s.End-now)
+// kept returns how many units of the current window will count as previous: all but its
+// debt.
+func (w *SlidingWindow) kept(s Slide) int64 {
+	if s.Overdrawn {
+		return min(s.Current, w.Count)
+	}
+	return s.Current
 }
 
-// clamp reduces the counts so that at most Count units are used, and in an overdrawn
-// window the Overdraft.
-func (w *SlidingWindow) clamp(s Slide, rest int64) Slide {
-	maxUsed := w.Count
-	if s.Overdrawn {
-		maxUsed += w.Overdraft
-	}
-	s.Current = min(s.Current, maxUsed)
-	if exceeds(s.Previous, rest, maxUsed-s.Current, w.Period) {
-		s.Previous = mulDiv(maxUsed-s.Current, w.Period, rest)
-	}
+// normalize returns aged counts of a window that ends no later than the clock allows.
+func (w *SlidingWindow) normalize(s Slide, now int64) Slide {
+	s.End = min(s.End, now+w.Period)
 	return s
 }
 
@@ -154,7 +145,7 @@ func (w *SlidingWindow) wait(s Slide, rest, cost int64) int64 {
 	if room := w.Count - s.Current - cost; room >= 0 {
 		return rest - mulDiv(room, w.Period, s.Previous)
 	}
-	return rest + w.Period - mulDiv(w.Count-cost, w.Period, min(s.Current, w.Count))
+	return rest + w.Period - mulDiv(w.Count-cost, w.Period, w.kept(s))
 }
 
 // without removes n units, the newest first.
@@ -164,18 +155,11 @@ func (s Slide) without(n int64) Slide {
 }
 
 // empty returns when no unit is used any more.
-func (s Slide) empty(period int64) int64 {
-	if s.Current > 0 {
-		return s.End + period
+func (w *SlidingWindow) empty(s Slide) int64 {
+	if w.kept(s) > 0 {
+		return s.End + w.Period
 	}
 	return s.End
-}
-
-// exceeds reports whether a·b > c·d. The numbers must not be negative.
-func exceeds(a, b, c, d int64) bool {
-	leftHigh, left := bits.Mul64(uint64(a), uint64(b))
-	rightHigh, right := bits.Mul64(uint64(c), uint64(d))
-	return leftHigh > rightHigh || leftHigh == rightHigh && left > right
 }
 
 // mulDiv returns ⌊a·b/c⌋, which must fit.

@@ -30,31 +30,31 @@ func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	debt := b.Debt(s, now)
 	if req.Cost < 0 {
 		debt, out := b.refund(debt, req)
-		return b.withDebt(debt, now), out
+		return withDebt(debt, now), out
 	}
 	if req.Cost == 0 {
-		return s.unchanged(debt, now), Outcome{Allowed: true}
+		return withDebt(debt, now), Outcome{Allowed: true}
 	}
 	if req.Overdraw {
-		return b.overdraw(s, debt, now, req)
+		return b.overdraw(debt, now, req)
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.MaxDelay > 0 || req.KeepFree > 0 {
 		cost, maxDebt = b.costAndMaxDebt(debt, req)
 	}
 	if cost > b.Burst {
-		return s.unchanged(debt, now), Outcome{RetryAfter: Never}
+		return withDebt(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
 	if after > maxDebt {
-		return s.unchanged(debt, now), Outcome{RetryAfter: RoundUp(after-maxDebt, b.Tick)}
+		return withDebt(debt, now), Outcome{RetryAfter: RoundUp(after-maxDebt, b.Tick)}
 	}
 	delay := RoundUp(max(after-b.Capacity(), 0), b.Tick)
-	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: delay}
+	return withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: delay}
 }
 
-// SpendOne is Decide for the most common case: one unit, available in a bucket
-// that is not overdrawn. If it returns false, call Decide.
+// SpendOne is Decide for the most common case: one available unit. If it
+// returns false, call Decide.
 func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 	after = max(full, now) + b.Interval
 	return after, after-now <= b.Capacity()

@@ -9,8 +9,8 @@ import "math"
 //
 // Word 0 of a slot is the hash; 0 means that the slot is empty. Word 1 is the
 // time at which the entry expires. From then on the slot can be reused, without
-// knowing anything else about the entry. The top bit of word 1, the [Flag], and
-// all other words belong to the owner of the table.
+// knowing anything else about the entry. All other words belong to the owner of the
+// table.
 //
 // A table stores hashes, not keys. Two keys with the same 64-bit hash share an
 // entry, so one may be charged for the other, or admitted in its place. With a
@@ -26,9 +26,6 @@ type Table struct {
 }
 
 const (
-	// Flag is the bit of a slot's expiry that belongs to the table's owner.
-	Flag = 1 << 63
-
 	minSlots   = 16   // of a table that is not empty
 	largeSlots = 1024 // from which a table may not fit into the processor's caches
 
@@ -125,9 +122,9 @@ func (t *Table) Reusable(hash uint64, now int64) (at uint64, ok bool) {
 }
 
 // Expiry returns when the entry in a slot expires.
-func Expiry(slot []uint64) int64 { return int64(slot[1] &^ Flag) }
+func Expiry(slot []uint64) int64 { return int64(slot[1]) }
 
-func (t *Table) expiry(at uint64) int64 { return int64(t.words[at+1] &^ Flag) }
+func (t *Table) expiry(at uint64) int64 { return int64(t.words[at+1]) }
 
 // NoteExpiry must be called with an entry's expiry each time it has been written.
 func (t *Table) NoteExpiry(expiry int64) { t.firstExpiry = min(t.firstExpiry, expiry) }

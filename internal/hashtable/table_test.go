@@ -70,16 +70,3 @@ func TestTableMatchesModel(t *testing.T) {
 		})
 	})
 }
-
-func TestTableExpiryIgnoresFlag(t *testing.T) {
-	tab := &Table{width: 2}
-	tab.rebuild(0, nil)
-	at := tab.Insert(5)
-	tab.words[at+1] = 100 | Flag
-	if _, ok := tab.Reusable(5, 99); ok || tab.expiry(at) != 100 {
-		t.Errorf("a flagged entry expires at %d, want 100", tab.expiry(at))
-	}
-	if n := tab.rebuild(100, func([]uint64) {}); n != 1 {
-		t.Errorf("at 100, %d entries were dropped, want 1", n)
-	}
-}

@@ -165,12 +165,8 @@ func (m *keyModel) limit() (l modelLimit, counts bool) {
 	return l, true
 }
 
-// clamp drops what the key has used and a lower limit does not hold.
-func (m *keyModel) clamp(l modelLimit) { m.used[l.place] = min(m.used[l.place], l.count) }
-
 // refund returns units of the key, and how many they were.
 func (m *keyModel) refund(l modelLimit, n int64) int64 {
-	m.clamp(l)
 	units := min(n, m.used[l.place])
 	m.used[l.place] -= units
 	return units
@@ -209,7 +205,6 @@ func (m *keyModel) take(n int64) {
 		m.check("whether "+m.override.text+" denies", s.OverLimit, m.override.text == "ban")
 		return
 	}
-	m.clamp(l)
 	allowed := n <= m.remaining(l)
 	if allowed {
 		m.used[l.place] += n
@@ -277,7 +272,6 @@ func (m *keyModel) path() string {
 func (m *keyModel) peek() {
 	m.note("peek")
 	l, counts := m.limit()
-	m.clamp(l) // it asks for a unit if none is left
 	state := m.ok("GET", m.path())
 	allows := m.remaining(l) > 0
 	if !counts {

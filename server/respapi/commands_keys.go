@@ -18,7 +18,7 @@ import (
 
 // newKeyLimiters returns limiters that read the state of a key whatever limit it was
 // last taken from with, one for each limit name of CL.THROTTLE. A peek clamps the debt
-// to the capacity of the limit that it names, so these have the largest capacity.
+// to what the limit that it names could owe, so these have the largest capacity.
 func newKeyLimiters(s penstock.Store) ([]*penstock.Limiter, error) {
 	limits := []penstock.Limit{
 		{Name: shortName, Count: 1, Period: longFill - 1, Burst: 1},

@@ -13,9 +13,10 @@ import (
 // command: a token bucket whose limit comes with every call. The limit has a name, so
 // it may differ from call to call.
 //
-// Replies equal redis-cell's with four exceptions. Numbers are checked. When a limit is
-// lowered, the debt is clamped to the new burst, so a key is never denied for longer
-// than the new limit could deny it. The remaining units are computed in nanoseconds;
+// Replies equal redis-cell's with five exceptions. Numbers are checked. A quantity of 0 is
+// never limited, also where a limit was lowered below the debt. A debt that
+// exceeds the limit by more than a minute, and by more than one refill, is clamped to that,
+// so that no key is denied for longer. The remaining units are computed in nanoseconds;
 // redis-cell computes in microseconds, and above a thousand a second reports too many.
 // A limit that takes more than 52 days to fill is counted separately from shorter ones,
 // in whole microseconds.

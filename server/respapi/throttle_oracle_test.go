@@ -29,19 +29,19 @@ func (c *redisCell) arrivals(p throttleParams) (tat *int64, interval int64) {
 // A cellReply is a reply of CL.THROTTLE.
 type cellReply struct{ limited, limit, remaining, retry, reset int64 }
 
-// throttle replies as redis-cell does, except that it clamps a debt above the limit, which
-// a lowered limit leaves.
+// throttle replies as redis-cell does, except that it clamps a debt far above the limit, which
+// a lowered limit leaves, and never limits a quantity of 0.
 func (c *redisCell) throttle(now int64, p throttleParams, quantity int64) cellReply {
 	stored, interval := c.arrivals(p)
 	tolerance, increment := interval*(p.maxBurst+1), interval*quantity
 	tat := max(*stored, now)
-	if tat-now > tolerance {
-		tat, c.lowered = now+tolerance, true
+	if most := tolerance + max(tolerance, int64(time.Minute)); tat-now > most {
+		tat, c.lowered = now+most, true
 		*stored = tat
 	}
 	a := cellReply{limit: p.maxBurst + 1, retry: -1}
 	ttl := tat - now
-	if arrival := tat + increment; now >= arrival-tolerance {
+	if arrival := tat + increment; quantity == 0 || now >= arrival-tolerance {
 		*stored, ttl = arrival, arrival-now
 	} else {
 		a.limited = 1

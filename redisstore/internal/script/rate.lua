@@ -3,8 +3,7 @@
 --
 -- The value is the instant at which the bucket is full, relative to the key's expiry,
 -- and so at most 0. Adding the key's remaining time to live yields the debt. It is in
--- nanoseconds, or in microseconds if it ends in u. A trailing r means that it may owe
--- more than the capacity, because units are reserved or a charge overdrew it.
+-- nanoseconds, or in microseconds if it ends in u.
 --
 -- Microseconds have three decimals if a limit in nanoseconds was charged before. The debt
 -- is rounded up to whole ones, which is exact for a limit whose interval is in whole ones,
@@ -36,9 +35,8 @@ if rest > 0 then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
     if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
     debt = value + rest * unit
-    if debt > capacity then debt, stale = capacity, true end
   else
-    local digits, decimals, micros, reserved = string.match(text, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    local digits, decimals, micros = string.match(text, '^(%-?%d+)%.?(%d*)(u?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
     if decimals ~= '' and (#decimals ~= 3 or micros == '') then return redis.error_reply('FOREIGN value') end
     if micros == mark then
@@ -49,12 +47,14 @@ if rest > 0 then
     else
       debt = (digits + rest * 1000) * 1000 - (tonumber(decimals) or 0)
     end
-    local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
-    if debt > most then debt, part, stale = most, 0, true end
     value = false
   end
-  if debt <= 0 then debt, part = 0, 0 end
+  if debt <= 0 then
+    debt, part = 0, 0
+  elseif debt > capacity then
+    local most = capacity + math.max(capacity, overdraft, capacity == 0 and 4503599627370496 or 60000 * unit)
+    if debt > most then debt, part, stale = most, 0, true end
+  end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -79,7 +79,7 @@ if after <= 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
-  if value and not stale and moved <= 0 and after <= capacity then
+  if value and not stale and moved <= 0 then
     -- The argument is text already, which saves formatting a number.
     if debt > 0 and charge == asked then
       redis.call('INCRBY', KEYS[1], ARGV[1])
@@ -88,15 +88,13 @@ elseif charge ~= 0 or stale then
     end
   else
     -- Rounded down, because doubles have gaps above the largest double capacity.
-    local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
-    if after > capacity then
-      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
-    end
+    local ttl = math.max(math.floor(2 * capacity / unit), 1000)
+    if after > capacity then ttl = math.max(ttl, math.ceil(after / unit)) end
     moved = after - ttl * unit
     if part > 0 then
-      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. marks
-    elseif marks ~= '' then
-      moved = string.format('%.0f', moved) .. marks
+      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. mark
+    elseif mark ~= '' then
+      moved = string.format('%.0f', moved) .. mark
     end
     redis.call('SET', KEYS[1], moved, 'PX', ttl)
   end

@@ -14,19 +14,16 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
 ---------------------------------------- each
 local value = redis.call('GET', KEYS[1])
-local newest, counts, total, stale = bucket, {}, 0, false
+local newest, counts, stale = bucket, {}, false
 if value then
   local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
   if not head then return redis.error_reply('FOREIGN value') end
   newest = tonumber(head)
-  for n in string.gmatch(tail, '%d+') do
-    counts[#counts + 1] = tonumber(n)
-    total = total + n
-  end
+  for n in string.gmatch(tail, '%d+') do counts[#counts + 1] = tonumber(n) end
   if #counts > size then return redis.error_reply('FOREIGN value') end
 end
 
--- Normalize: units in the future move to the present, and units beyond count are dropped.
+-- Normalize: units in the future move to the present.
 if newest > bucket then
   local kept, ahead = {0}, newest - bucket
   for i, n in ipairs(counts) do
@@ -36,12 +33,7 @@ if newest > bucket then
 end
 local last = 1
 while last <= #counts and counts[last] == 0 do last = last + 1 end
-if (newest - last + 1 + size) * length <= now then counts, total, stale = {}, 0, value end
-local oldest = #counts
-while total > count do
-  local gone = math.min(counts[oldest], total - count)
-  counts[oldest], total, oldest, stale = counts[oldest] - gone, total - gone, oldest - 1, true
-end
+if (newest - last + 1 + size) * length <= now then counts, stale = {}, value end
 
 -- Decide.
 local live, used = math.min(size - (bucket - newest), #counts), 0
@@ -51,8 +43,8 @@ if ARGV.due then -- under an ID
   own = bucket - (now + ARGV.due) / length + size + 1 -- under an ID
   cost = math.max(cost, -(counts[own - bucket + newest] or 0)) -- under an ID
 end -- under an ID
-if how == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then
+if how == '1' and cost > free and cost > 0 then cost = math.max(free, 1) end
+if cost > free and cost > 0 then
   local missing, i = cost - free, live
   while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end
   wait = (newest - i + 1 + size) * length - now

@@ -27,15 +27,12 @@ local present = '1000'
 if len > 0 then present = struct.pack('>I4', (newest + since) % 4294967296) end
 local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
 
--- Normalize: times in the future move to the present, and units beyond count are dropped.
+-- Normalize: times in the future move to the present.
 if since < 0 then
   local past = len - 1
   while past > 0 and age(past) < 0 do past = past - 1 end
   log = string.sub(log, 1, 4 * past) .. string.rep(present, len - past)
   newest, since, rest, stale = struct.unpack('>I4', present), 0, period, true
-end
-if len > count then
-  log, len, stale = string.sub(log, 4 * (len - count) + 1), count, true
 end
 
 -- Decide.
@@ -58,8 +55,8 @@ if ARGV.due then -- under an ID
   last = older(period - ARGV.due) -- under an ID
   cost = math.max(cost, older(period - ARGV.due + 1) - last) -- under an ID
 end -- under an ID
-if how == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then
+if how == '1' and cost > free and cost > 0 then cost = math.max(free, 1) end
+if cost > free and cost > 0 then
   wait = period - age(gone + cost - free)
   cost = 0
 elseif cost < -used then

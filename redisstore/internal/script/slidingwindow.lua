@@ -26,29 +26,21 @@ elseif rest == -1 then
 end
 local current = value % 67108864
 local previous = (value - current) / 67108864
-local left, kept, most, overdrawn = rest - period, true, count, false
+local left, kept, overdrawn = rest - period, true, false
 if previous >= 67108864 then
   previous, overdrawn = previous - 67108864, left > 0
-  if overdrawn then most = count + (ARGV[5] or count) else current = math.min(current, count) end
+  if not overdrawn then current = math.min(current, count) end
 end
 if left <= 0 then previous, current, left, kept = current, 0, rest, false end
 if previous == 0 and current == 0 then left, kept = period, false end
 if left > period then left, stale = period, true end
-if current > most then current, stale = most, true end
 local share = 0
 if previous > 0 then
   share = math.ceil(previous * left / period)
-  if share > most - current or previous * left >= 9007199254740992 then
-    local function divide(a, b, c, round)
-      local high, low = math.floor(a / 8192), a % 8192
-      local whole = math.floor(high * b / c)
-      return whole * 8192 + round(((high * b - whole * c) * 8192 + low * b) / c)
-    end
-    share = divide(previous, left, period, math.ceil)
-    if share > most - current then
-      previous, stale = divide(most - current, period, left, math.floor), true
-      share = divide(previous, left, period, math.ceil)
-    end
+  if previous * left >= 9007199254740992 then
+    local high, low = math.floor(previous / 8192), previous % 8192
+    local whole = math.floor(high * left / period)
+    share = whole * 8192 + math.ceil(((high * left - whole * period) * 8192 + low * left) / period)
   end
 end
 local free, cost = count - current - share - keep, asked
@@ -78,7 +70,7 @@ if previous == 0 and current == 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
-  if cost ~= 0 then overdrawn = cost > free and current > 0 end
+  if cost ~= 0 then overdrawn = (overdrawn or cost > 0) and cost > free and current > 0 end
   if overdrawn then after = after + 4503599627370496 end
   if kept and not stale and cost > 0 and after - value == asked then
     redis.call('INCRBY', KEYS[1], ARGV[1])

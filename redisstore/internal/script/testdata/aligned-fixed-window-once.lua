@@ -42,7 +42,7 @@ end
 local match = string.match
 local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
 local value = redis.call('GET', KEYS[1])
-local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
+local used, finish, over, stale, whole = 0, close, true, false, false
 local units = value and current and match(value, current)
 if units then
   used, over, whole = units + 0, false, true
@@ -57,13 +57,6 @@ elseif value then
   if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
 local found, ending = used, finish
-if used > count then
-  local most = count
-  if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + ARGV[4], true
-  end
-  if used > most then used, stale = most, true end
-end
 if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used - keep, asked
 if ARGV.due and ARGV.due ~= finish - now then cost = 0 end
@@ -83,16 +76,15 @@ ARGV.due = finish - now
 local after = used + cost
 if after == 0 then
   if value and (not over or ARGV[1] == 'all') then redis.call('DEL', KEYS[1]) end
-elseif whole and not stale and after < 1000000000 and cost <= free then
+elseif whole and not stale and after < 1000000000 then
   if cost == asked and cost ~= 0 then
     redis.call('INCRBY', KEYS[1], ARGV[1]) -- it is text already
   elseif cost ~= 0 then
     redis.call('INCRBY', KEYS[1], cost)
   end
 elseif cost ~= 0 or stale then
-  if cost ~= 0 then overdrawn = after > count end
-  local text, left = string.format('%.0f %.0f', overdrawn and after + 4503599627370496 or after, finish), finish - now
-  if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+  local text, left = string.format('%.0f %.0f', after, finish), finish - now
+  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
   left = left + math.floor(length * ARGV[5] / 1000)

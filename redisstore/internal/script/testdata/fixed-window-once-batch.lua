@@ -66,7 +66,7 @@ local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local rest = rest or pttl(KEYS)
-local used, stale, overdrawn = 0, false, false
+local used, stale = 0, false
 if rest > 0 then
   local text = redis.call('GET', KEYS[1])
   used = tonumber(text)
@@ -76,13 +76,6 @@ elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
 local found, left = used, rest
-if used > count then
-  local most = count
-  if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + (ARGV[5] or count), true
-  end
-  if used > most then used, stale = most, true end
-end
 if rest > period then rest, stale = period, true end
 local free, cost = count - used - keep, asked
 if ARGV.due and ARGV.due ~= rest then cost = 0 end
@@ -102,11 +95,6 @@ ARGV.due = used == 0 and period or rest
 local after = used + cost
 if after == 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
-elseif cost > free or overdrawn then
-  if cost ~= 0 then overdrawn = cost > free end
-  if used == 0 then rest = period end
-  if overdrawn then after = after + 4503599627370496 end
-  if cost ~= 0 or stale then set(KEYS, after, 'PX', rest) end
 elseif used == 0 then
   set(KEYS, cost, 'PX', ARGV[3])
 elseif stale then

@@ -7,15 +7,12 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
 local function step(KEYS, i)
 local value = redis.call('GET', KEYS[1])
-local newest, counts, total, stale = bucket, {}, 0, false
+local newest, counts, stale = bucket, {}, false
 if value then
   local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
   if not head then return redis.error_reply('FOREIGN value') end
   newest = tonumber(head)
-  for n in string.gmatch(tail, '%d+') do
-    counts[#counts + 1] = tonumber(n)
-    total = total + n
-  end
+  for n in string.gmatch(tail, '%d+') do counts[#counts + 1] = tonumber(n) end
   if #counts > size then return redis.error_reply('FOREIGN value') end
 end
 if newest > bucket then
@@ -27,17 +24,12 @@ if newest > bucket then
 end
 local last = 1
 while last <= #counts and counts[last] == 0 do last = last + 1 end
-if (newest - last + 1 + size) * length <= now then counts, total, stale = {}, 0, value end
-local oldest = #counts
-while total > count do
-  local gone = math.min(counts[oldest], total - count)
-  counts[oldest], total, oldest, stale = counts[oldest] - gone, total - gone, oldest - 1, true
-end
+if (newest - last + 1 + size) * length <= now then counts, stale = {}, value end
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
 local free, cost, wait, own = count - used - keep, asked, 0, 1
-if how == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then
+if how == '1' and cost > free and cost > 0 then cost = math.max(free, 1) end
+if cost > free and cost > 0 then
   local missing, i = cost - free, live
   while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end
   wait = (newest - i + 1 + size) * length - now

@@ -22,9 +22,6 @@ if since < 0 then
   log = string.sub(log, 1, 4 * past) .. string.rep(present, len - past)
   newest, since, rest, stale = struct.unpack('>I4', present), 0, period, true
 end
-if len > count then
-  log, len, stale = string.sub(log, 4 * (len - count) + 1), count, true
-end
 local gone, high, probe = 0, len, 0
 while gone < high do
   if age(probe + 1) >= period then gone = probe + 1 else high = probe end
@@ -32,8 +29,8 @@ while gone < high do
 end
 local used, wait = len - gone, 0
 local free, cost, last = count - used - keep, asked, len
-if how == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then
+if how == '1' and cost > free and cost > 0 then cost = math.max(free, 1) end
+if cost > free and cost > 0 then
   wait = period - age(gone + cost - free)
   cost = 0
 elseif cost < -used then

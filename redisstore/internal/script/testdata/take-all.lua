@@ -89,9 +89,8 @@ if rest > 0 then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
     if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
     debt = value + rest * unit
-    if debt > capacity then debt, stale = capacity, true end
   else
-    local digits, decimals, micros, reserved = string.match(text, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    local digits, decimals, micros = string.match(text, '^(%-?%d+)%.?(%d*)(u?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
     if decimals ~= '' and (#decimals ~= 3 or micros == '') then return redis.error_reply('FOREIGN value') end
     if micros == mark then
@@ -102,12 +101,14 @@ if rest > 0 then
     else
       debt = (digits + rest * 1000) * 1000 - (tonumber(decimals) or 0)
     end
-    local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
-    if debt > most then debt, part, stale = most, 0, true end
     value = false
   end
-  if debt <= 0 then debt, part = 0, 0 end
+  if debt <= 0 then
+    debt, part = 0, 0
+  elseif debt > capacity then
+    local most = capacity + math.max(capacity, overdraft, capacity == 0 and 4503599627370496 or 60000 * unit)
+    if debt > most then debt, part, stale = most, 0, true end
+  end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -131,22 +132,20 @@ if after <= 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
-  if value and not stale and moved <= 0 and after <= capacity then
+  if value and not stale and moved <= 0 then
     if debt > 0 and charge == asked then
       redis.call('INCRBY', KEYS[1], ARGV[1])
     else
       redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
-    local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
-    if after > capacity then
-      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
-    end
+    local ttl = math.max(math.floor(2 * capacity / unit), 1000)
+    if after > capacity then ttl = math.max(ttl, math.ceil(after / unit)) end
     moved = after - ttl * unit
     if part > 0 then
-      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. marks
-    elseif marks ~= '' then
-      moved = string.format('%.0f', moved) .. marks
+      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. mark
+    elseif mark ~= '' then
+      moved = string.format('%.0f', moved) .. mark
     end
     set(KEYS, moved, 'PX', ttl)
   end
@@ -174,9 +173,8 @@ if rest > 0 then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
     if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
     debt = value + rest * unit
-    if debt > capacity then debt, stale = capacity, true end
   else
-    local digits, decimals, micros, reserved = string.match(text, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    local digits, decimals, micros = string.match(text, '^(%-?%d+)%.?(%d*)(u?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
     if decimals ~= '' and (#decimals ~= 3 or micros == '') then return redis.error_reply('FOREIGN value') end
     if micros == mark then
@@ -187,12 +185,14 @@ if rest > 0 then
     else
       debt = (digits + rest * 1000) * 1000 - (tonumber(decimals) or 0)
     end
-    local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
-    if debt > most then debt, part, stale = most, 0, true end
     value = false
   end
-  if debt <= 0 then debt, part = 0, 0 end
+  if debt <= 0 then
+    debt, part = 0, 0
+  elseif debt > capacity then
+    local most = capacity + math.max(capacity, overdraft, capacity == 0 and 4503599627370496 or 60000 * unit)
+    if debt > most then debt, part, stale = most, 0, true end
+  end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -216,22 +216,20 @@ if after <= 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
-  if value and not stale and moved <= 0 and after <= capacity then
+  if value and not stale and moved <= 0 then
     if debt > 0 and charge == asked then
       redis.call('INCRBY', KEYS[1], ARGV[1])
     else
       redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
-    local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
-    if after > capacity then
-      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
-    end
+    local ttl = math.max(math.floor(2 * capacity / unit), 1000)
+    if after > capacity then ttl = math.max(ttl, math.ceil(after / unit)) end
     moved = after - ttl * unit
     if part > 0 then
-      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. marks
-    elseif marks ~= '' then
-      moved = string.format('%.0f', moved) .. marks
+      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. mark
+    elseif mark ~= '' then
+      moved = string.format('%.0f', moved) .. mark
     end
     set(KEYS, moved, 'PX', ttl)
   end
@@ -244,7 +242,7 @@ local asked, count, period = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local rest = rest or pttl(KEYS)
-local used, stale, overdrawn = 0, false, false
+local used, stale = 0, false
 if rest > 0 then
   local text = redis.call('GET', KEYS[1])
   used = tonumber(text)
@@ -254,13 +252,6 @@ elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
 local found, left = used, rest
-if used > count then
-  local most = count
-  if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + (ARGV[5] or count), true
-  end
-  if used > most then used, stale = most, true end
-end
 if rest > period then rest, stale = period, true end
 local free, cost = count - used - keep, asked
 if ARGV.due and ARGV.due ~= rest then cost = 0 end
@@ -280,11 +271,6 @@ ARGV.due = used == 0 and period or rest
 local after = used + cost
 if after == 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
-elseif cost > free or overdrawn then
-  if cost ~= 0 then overdrawn = cost > free end
-  if used == 0 then rest = period end
-  if overdrawn then after = after + 4503599627370496 end
-  if cost ~= 0 or stale then set(KEYS, after, 'PX', rest) end
 elseif used == 0 then
   set(KEYS, cost, 'PX', ARGV[3])
 elseif stale then
@@ -318,7 +304,7 @@ end
 local match = string.match
 local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
 local value = redis.call('GET', KEYS[1])
-local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
+local used, finish, over, stale, whole = 0, close, true, false, false
 local units = value and current and match(value, current)
 if units then
   used, over, whole = units + 0, false, true
@@ -333,13 +319,6 @@ elseif value then
   if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
 local found, ending = used, finish
-if used > count then
-  local most = count
-  if used >= 4503599627370496 then
-    used, most, overdrawn = used - 4503599627370496, count + ARGV[4], true
-  end
-  if used > most then used, stale = most, true end
-end
 if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used - keep, asked
 if ARGV.due and ARGV.due ~= finish - now then cost = 0 end
@@ -359,16 +338,15 @@ ARGV.due = finish - now
 local after = used + cost
 if after == 0 then
   if value and (not over or ARGV[1] == 'all') then redis.call('DEL', KEYS[1]) end
-elseif whole and not stale and after < 1000000000 and cost <= free then
+elseif whole and not stale and after < 1000000000 then
   if cost == asked and cost ~= 0 then
     redis.call('INCRBY', KEYS[1], ARGV[1]) -- it is text already
   elseif cost ~= 0 then
     redis.call('INCRBY', KEYS[1], cost)
   end
 elseif cost ~= 0 or stale then
-  if cost ~= 0 then overdrawn = after > count end
-  local text, left = string.format('%.0f %.0f', overdrawn and after + 4503599627370496 or after, finish), finish - now
-  if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+  local text, left = string.format('%.0f %.0f', after, finish), finish - now
+  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
   left = left + math.floor(length * ARGV[5] / 1000)
@@ -392,29 +370,21 @@ elseif rest == -1 then
 end
 local current = value % 67108864
 local previous = (value - current) / 67108864
-local left, kept, most, overdrawn = rest - period, true, count, false
+local left, kept, overdrawn = rest - period, true, false
 if previous >= 67108864 then
   previous, overdrawn = previous - 67108864, left > 0
-  if overdrawn then most = count + (ARGV[5] or count) else current = math.min(current, count) end
+  if not overdrawn then current = math.min(current, count) end
 end
 if left <= 0 then previous, current, left, kept = current, 0, rest, false end
 if previous == 0 and current == 0 then left, kept = period, false end
 if left > period then left, stale = period, true end
-if current > most then current, stale = most, true end
 local share = 0
 if previous > 0 then
   share = math.ceil(previous * left / period)
-  if share > most - current or previous * left >= 9007199254740992 then
-    local function divide(a, b, c, round)
-      local high, low = math.floor(a / 8192), a % 8192
-      local whole = math.floor(high * b / c)
-      return whole * 8192 + round(((high * b - whole * c) * 8192 + low * b) / c)
-    end
-    share = divide(previous, left, period, math.ceil)
-    if share > most - current then
-      previous, stale = divide(most - current, period, left, math.floor), true
-      share = divide(previous, left, period, math.ceil)
-    end
+  if previous * left >= 9007199254740992 then
+    local high, low = math.floor(previous / 8192), previous % 8192
+    local whole = math.floor(high * left / period)
+    share = whole * 8192 + math.ceil(((high * left - whole * period) * 8192 + low * left) / period)
   end
 end
 local free, cost = count - current - share - keep, asked
@@ -443,7 +413,7 @@ if previous == 0 and current == 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
-  if cost ~= 0 then overdrawn = cost > free and current > 0 end
+  if cost ~= 0 then overdrawn = (overdrawn or cost > 0) and cost > free and current > 0 end
   if overdrawn then after = after + 4503599627370496 end
   if kept and not stale and cost > 0 and after - value == asked then
     redis.call('INCRBY', KEYS[1], ARGV[1])
@@ -463,15 +433,12 @@ local time = time or redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
 local value = redis.call('GET', KEYS[1])
-local newest, counts, total, stale = bucket, {}, 0, false
+local newest, counts, stale = bucket, {}, false
 if value then
   local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
   if not head then return redis.error_reply('FOREIGN value') end
   newest = tonumber(head)
-  for n in string.gmatch(tail, '%d+') do
-    counts[#counts + 1] = tonumber(n)
-    total = total + n
-  end
+  for n in string.gmatch(tail, '%d+') do counts[#counts + 1] = tonumber(n) end
   if #counts > size then return redis.error_reply('FOREIGN value') end
 end
 if newest > bucket then
@@ -483,12 +450,7 @@ if newest > bucket then
 end
 local last = 1
 while last <= #counts and counts[last] == 0 do last = last + 1 end
-if (newest - last + 1 + size) * length <= now then counts, total, stale = {}, 0, value end
-local oldest = #counts
-while total > count do
-  local gone = math.min(counts[oldest], total - count)
-  counts[oldest], total, oldest, stale = counts[oldest] - gone, total - gone, oldest - 1, true
-end
+if (newest - last + 1 + size) * length <= now then counts, stale = {}, value end
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
 local free, cost, wait, own = count - used - keep, asked, 0, 1
@@ -496,8 +458,8 @@ if ARGV.due then
   own = bucket - (now + ARGV.due) / length + size + 1
   cost = math.max(cost, -(counts[own - bucket + newest] or 0))
 end
-if how == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then
+if how == '1' and cost > free and cost > 0 then cost = math.max(free, 1) end
+if cost > free and cost > 0 then
   local missing, i = cost - free, live
   while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end
   wait = (newest - i + 1 + size) * length - now
@@ -562,9 +524,6 @@ if since < 0 then
   log = string.sub(log, 1, 4 * past) .. string.rep(present, len - past)
   newest, since, rest, stale = struct.unpack('>I4', present), 0, period, true
 end
-if len > count then
-  log, len, stale = string.sub(log, 4 * (len - count) + 1), count, true
-end
 local gone, high, probe = 0, len, 0
 while gone < high do
   if age(probe + 1) >= period then gone = probe + 1 else high = probe end
@@ -584,8 +543,8 @@ if ARGV.due then
   last = older(period - ARGV.due)
   cost = math.max(cost, older(period - ARGV.due + 1) - last)
 end
-if how == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then
+if how == '1' and cost > free and cost > 0 then cost = math.max(free, 1) end
+if cost > free and cost > 0 then
   wait = period - age(gone + cost - free)
   cost = 0
 elseif cost < -used then

@@ -70,9 +70,8 @@ if rest1 > 0 then
     if value1 > 0 or value1 % 1 ~= 0 then error({err = 'FOREIGN value'}) end
     if not string.find(text1, '^%-[1-9]%d*$') and text1 ~= '0' then error({err = 'FOREIGN value'}) end -- together
     debt1 = value1 + rest1 * unit1
-    if debt1 > capacity1 then debt1, stale1 = capacity1, true end
   else
-    local digits1, decimals1, micros1, reserved1 = string.match(text1, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    local digits1, decimals1, micros1 = string.match(text1, '^(%-?%d+)%.?(%d*)(u?)$')
     if not digits1 or digits1 + 0 > 0 then error({err = 'FOREIGN value'}) end
     if decimals1 ~= '' and (#decimals1 ~= 3 or micros1 == '') then error({err = 'FOREIGN value'}) end
     if micros1 == mark1 then
@@ -83,12 +82,14 @@ if rest1 > 0 then
     else
       debt1 = (digits1 + rest1 * 1000) * 1000 - (tonumber(decimals1) or 0)
     end
-    local most1 = capacity1
-    if reserved1 == 'r' then most1 = capacity1 + math.max(capacity1, overdraft1, 60000 * unit1) end
-    if debt1 > most1 then debt1, part1, stale1 = most1, 0, true end
     value1 = false
   end
-  if debt1 <= 0 then debt1, part1 = 0, 0 end
+  if debt1 <= 0 then
+    debt1, part1 = 0, 0
+  elseif debt1 > capacity1 then
+    local most1 = capacity1 + math.max(capacity1, overdraft1, capacity1 == 0 and 4503599627370496 or 60000 * unit1)
+    if debt1 > most1 then debt1, part1, stale1 = most1, 0, true end
+  end
 elseif rest1 == -1 then
   error({err = 'FOREIGN key without expiry'})
 end
@@ -109,7 +110,7 @@ if charge1 > 0 and (debt1 + charge1 > most1 or late1) then charge1 = 0 end
 local reply2, list2 = 0, nil
 KEYS[2] = keys[from + 2]
 local value2 = redis.call('GET', KEYS[2])
-local used2, finish2, over2, stale2, whole2, overdrawn2 = 0, close2, true, false, false, false
+local used2, finish2, over2, stale2, whole2 = 0, close2, true, false, false
 local units2 = value2 and current2 and match2(value2, current2)
 if units2 then
   used2, over2, whole2 = units2 + 0, false, true
@@ -124,13 +125,6 @@ elseif value2 then
   if ending2 + 0 > now2 then used2, finish2, over2 = counted2 + 0, ending2 + 0, false end
 end
 local found2, ending2 = used2, finish2
-if used2 > count2 then
-  local most2 = count2
-  if used2 >= 4503599627370496 then
-    used2, most2, overdrawn2 = used2 - 4503599627370496, count2 + ARGV2[4], true
-  end
-  if used2 > most2 then used2, stale2 = most2, true end
-end
 if finish2 > now2 + length2 then finish2, stale2 = now2 + length2, true end
 local free2, cost2 = count2 - used2 - keep2, asked2
 if cost2 > free2 and cost2 > 0 then
@@ -158,29 +152,21 @@ elseif rest3 == -1 then
 end
 local current3 = value3 % 67108864
 local previous3 = (value3 - current3) / 67108864
-local left3, kept3, most3, overdrawn3 = rest3 - period3, true, count3, false
+local left3, kept3, overdrawn3 = rest3 - period3, true, false
 if previous3 >= 67108864 then
   previous3, overdrawn3 = previous3 - 67108864, left3 > 0
-  if overdrawn3 then most3 = count3 + (ARGV3[5] or count3) else current3 = math.min(current3, count3) end
+  if not overdrawn3 then current3 = math.min(current3, count3) end
 end
 if left3 <= 0 then previous3, current3, left3, kept3 = current3, 0, rest3, false end
 if previous3 == 0 and current3 == 0 then left3, kept3 = period3, false end
 if left3 > period3 then left3, stale3 = period3, true end
-if current3 > most3 then current3, stale3 = most3, true end
 local share3 = 0
 if previous3 > 0 then
   share3 = math.ceil(previous3 * left3 / period3)
-  if share3 > most3 - current3 or previous3 * left3 >= 9007199254740992 then
-    local function divide3(a, b, c, round)
-      local high3, low3 = math.floor(a / 8192), a % 8192
-      local whole3 = math.floor(high3 * b / c)
-      return whole3 * 8192 + round(((high3 * b - whole3 * c) * 8192 + low3 * b) / c)
-    end
-    share3 = divide3(previous3, left3, period3, math.ceil)
-    if share3 > most3 - current3 then
-      previous3, stale3 = divide3(most3 - current3, period3, left3, math.floor), true
-      share3 = divide3(previous3, left3, period3, math.ceil)
-    end
+  if previous3 * left3 >= 9007199254740992 then
+    local high3, low3 = math.floor(previous3 / 8192), previous3 % 8192
+    local whole3 = math.floor(high3 * left3 / period3)
+    share3 = whole3 * 8192 + math.ceil(((high3 * left3 - whole3 * period3) * 8192 + low3 * left3) / period3)
   end
 end
 local free3, cost3 = count3 - current3 - share3 - keep3, asked3
@@ -201,22 +187,20 @@ if after1 <= 0 then
   if rest1 >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge1 ~= 0 or stale1 then
   local moved1 = after1 - rest1 * unit1
-  if value1 and not stale1 and moved1 <= 0 and after1 <= capacity1 then
+  if value1 and not stale1 and moved1 <= 0 then
     if debt1 > 0 and charge1 == asked1 then
       redis.call('INCRBY', KEYS[1], ARGV1[1])
     else
       redis.call('INCRBY', KEYS[1], moved1 - value1)
     end
   else
-    local ttl1, marks1 = math.max(math.floor(2 * capacity1 / unit1), 1000), mark1
-    if after1 > capacity1 then
-      ttl1, marks1 = math.max(ttl1, math.ceil(after1 / unit1)), mark1 .. 'r'
-    end
+    local ttl1 = math.max(math.floor(2 * capacity1 / unit1), 1000)
+    if after1 > capacity1 then ttl1 = math.max(ttl1, math.ceil(after1 / unit1)) end
     moved1 = after1 - ttl1 * unit1
     if part1 > 0 then
-      moved1 = string.format('-%.0f.%03d', math.abs(moved1), part1) .. marks1
-    elseif marks1 ~= '' then
-      moved1 = string.format('%.0f', moved1) .. marks1
+      moved1 = string.format('-%.0f.%03d', math.abs(moved1), part1) .. mark1
+    elseif mark1 ~= '' then
+      moved1 = string.format('%.0f', moved1) .. mark1
     end
     redis.call('SET', KEYS[1], moved1, 'PX', ttl1)
   end
@@ -229,16 +213,15 @@ do
 local after2 = used2 + cost2
 if after2 == 0 then
   if value2 and (not over2 or ARGV2[1] == 'all') then redis.call('DEL', KEYS[2]) end
-elseif whole2 and not stale2 and after2 < 1000000000 and cost2 <= free2 then
+elseif whole2 and not stale2 and after2 < 1000000000 then
   if cost2 == asked2 and cost2 ~= 0 then
     redis.call('INCRBY', KEYS[2], ARGV2[1]) -- it is text already
   elseif cost2 ~= 0 then
     redis.call('INCRBY', KEYS[2], cost2)
   end
 elseif cost2 ~= 0 or stale2 then
-  if cost2 ~= 0 then overdrawn2 = after2 > count2 end
-  local text2, left2 = string.format('%.0f %.0f', overdrawn2 and after2 + 4503599627370496 or after2, finish2), finish2 - now2
-  if not overdrawn2 and finish2 % 1000 == 0 and finish2 >= 1000000000000 and finish2 < 9223372036000 and after2 < 1000000000 then
+  local text2, left2 = string.format('%.0f %.0f', after2, finish2), finish2 - now2
+  if finish2 % 1000 == 0 and finish2 >= 1000000000000 and finish2 < 9223372036000 and after2 < 1000000000 then
     text2 = string.format('%.0f%09.0f', finish2 / 1000, after2)
   end
   left2 = left2 + math.floor(length2 * ARGV2[5] / 1000)
@@ -256,7 +239,7 @@ if previous3 == 0 and current3 == 0 then
   if rest3 >= 0 then redis.call('DEL', KEYS[3]) end
 elseif cost3 ~= 0 or stale3 then
   local after3 = previous3 * 67108864 + current3
-  if cost3 ~= 0 then overdrawn3 = cost3 > free3 and current3 > 0 end
+  if cost3 ~= 0 then overdrawn3 = (overdrawn3 or cost3 > 0) and cost3 > free3 and current3 > 0 end
   if overdrawn3 then after3 = after3 + 4503599627370496 end
   if kept3 and not stale3 and cost3 > 0 and after3 - value3 == asked3 then
     redis.call('INCRBY', KEYS[3], ARGV3[1])

@@ -16,9 +16,8 @@ if rest > 0 then
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
     debt = value + rest * unit
-    if debt > capacity then debt, stale = capacity, true end
   else
-    local digits, decimals, micros, reserved = string.match(text, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    local digits, decimals, micros = string.match(text, '^(%-?%d+)%.?(%d*)(u?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
     if decimals ~= '' and (#decimals ~= 3 or micros == '') then return redis.error_reply('FOREIGN value') end
     if micros == mark then
@@ -29,12 +28,14 @@ if rest > 0 then
     else
       debt = (digits + rest * 1000) * 1000 - (tonumber(decimals) or 0)
     end
-    local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
-    if debt > most then debt, part, stale = most, 0, true end
     value = false
   end
-  if debt <= 0 then debt, part = 0, 0 end
+  if debt <= 0 then
+    debt, part = 0, 0
+  elseif debt > capacity then
+    local most = capacity + math.max(capacity, overdraft, capacity == 0 and 4503599627370496 or 60000 * unit)
+    if debt > most then debt, part, stale = most, 0, true end
+  end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -57,22 +58,20 @@ if after <= 0 then
   if rest >= 0 then redis.call('DEL', KEYS[1]) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
-  if value and not stale and moved <= 0 and after <= capacity then
+  if value and not stale and moved <= 0 then
     if debt > 0 and charge == asked then
       redis.call('INCRBY', KEYS[1], ARGV[1])
     else
       redis.call('INCRBY', KEYS[1], moved - value)
     end
   else
-    local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
-    if after > capacity then
-      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
-    end
+    local ttl = math.max(math.floor(2 * capacity / unit), 1000)
+    if after > capacity then ttl = math.max(ttl, math.ceil(after / unit)) end
     moved = after - ttl * unit
     if part > 0 then
-      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. marks
-    elseif marks ~= '' then
-      moved = string.format('%.0f', moved) .. marks
+      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. mark
+    elseif mark ~= '' then
+      moved = string.format('%.0f', moved) .. mark
     end
     redis.call('SET', KEYS[1], moved, 'PX', ttl)
   end

@@ -42,18 +42,9 @@ type AdmitOptions struct {
 // it is served, as in httplimit.Admit.
 func UnaryAdmit(g *overload.Gate, o *AdmitOptions) grpc.UnaryServerInterceptor {
 	a := newAdmission(g, o)
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-		call := Call{Method: info.FullMethod, Message: req}
-		pass, err := a.enter(ctx, call)
-		if err != nil {
-			_ = grpc.SetTrailer(ctx, retryPushback(err))
-			return a.Instead(ctx, call, err)
-		}
-		outcome := overload.Failure // of a panic
-		defer func() { pass.Leave(outcome) }()
-		reply, err = handler(ctx, req)
-		outcome = outcomeOf(ctx, err)
-		return reply, err
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		setTrailer := func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }
+		return a.admit(ctx, Call{Method: info.FullMethod, Message: req}, setTrailer, func() (any, error) { return handler(ctx, req) })
 	}
 }
 
@@ -61,18 +52,8 @@ func UnaryAdmit(g *overload.Gate, o *AdmitOptions) grpc.UnaryServerInterceptor {
 // as it lasts; otherwise it works like [UnaryAdmit]. Skip streams that stay open.
 func StreamAdmit(g *overload.Gate, o *AdmitOptions) grpc.StreamServerInterceptor {
 	a := newAdmission(g, o)
-	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-		ctx, call := ss.Context(), Call{Method: info.FullMethod}
-		pass, err := a.enter(ctx, call)
-		if err != nil {
-			ss.SetTrailer(retryPushback(err))
-			_, err = a.Instead(ctx, call, err)
-			return err
-		}
-		outcome := overload.Failure // of a panic
-		defer func() { pass.Leave(outcome) }()
-		err = handler(srv, ss)
-		outcome = outcomeOf(ctx, err)
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		_, err := a.admit(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer, func() (any, error) { return nil, handler(srv, ss) })
 		return err
 	}
 }
@@ -91,6 +72,20 @@ func newAdmission(g *overload.Gate, o *AdmitOptions) *admission {
 		a.Instead = func(_ context.Context, _ Call, err error) (any, error) { return nil, refusal(err) }
 	}
 	return a
+}
+
+// admit serves a call that the gate admits, and answers others instead.
+func (a *admission) admit(ctx context.Context, call Call, setTrailer func(metadata.MD), serve func() (any, error)) (reply any, err error) {
+	pass, err := a.enter(ctx, call)
+	if err != nil {
+		setTrailer(retryPushback(err))
+		return a.Instead(ctx, call, err)
+	}
+	outcome := overload.Failure // of a panic
+	defer func() { pass.Leave(outcome) }()
+	reply, err = serve()
+	outcome = outcomeOf(ctx, err, IsServerFailure)
+	return reply, err
 }
 
 // enter returns the pass of an admitted call. That of a skipped call is empty. It yields the
@@ -133,13 +128,13 @@ func retryPushback(err error) metadata.MD {
 	return metadata.Pairs(pushbackName, strconv.FormatInt(int64(ms), 10))
 }
 
-func outcomeOf(ctx context.Context, err error) overload.Outcome {
+func outcomeOf(ctx context.Context, err error, isFailure func(error) bool) overload.Outcome {
 	switch {
 	case err == nil:
 		return overload.Success
 	case errors.Is(ctx.Err(), context.Canceled):
 		return overload.Canceled
-	case IsServerFailure(err):
+	case isFailure(err):
 		return overload.Failure
 	}
 	return overload.Success

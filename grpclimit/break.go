@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
 
 	"google.golang.org/grpc"
 
@@ -95,12 +94,7 @@ func (b *breaking) send(ctx context.Context, call overload.GroupCall, invoke fun
 	outcome = overload.Failure // of a panic
 	defer func() { call.Done(outcome) }()
 	err = invoke()
-	switch {
-	case err != nil && errors.Is(ctx.Err(), context.Canceled):
-		outcome = overload.Canceled
-	case err == nil || !b.IsFailure(err):
-		outcome = overload.Success
-	}
+	outcome = outcomeOf(ctx, err, b.IsFailure)
 	return outcome, err
 }
 

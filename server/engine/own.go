@@ -95,6 +95,6 @@ func (f *found) admitOwnLimits() error {
 func (f *found) settleAdmissions(err error) {
 	for i := range f.admissions {
 		a := &f.admissions[i]
-		a.admission.Settle(&penstock.Decision{Granted: a.status.Decision.Granted}, err)
+		a.admission.Finish(&penstock.Decision{Granted: a.status.Decision.Granted}, err)
 	}
 }

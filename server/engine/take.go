@@ -32,7 +32,7 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 // takeOne has the store decide an admitted request.
 func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *requestlimits.Admission) (d penstock.Decision, err error) {
 	err = errPanicked
-	defer func() { a.Settle(&d, err) }()
+	defer func() { a.Finish(&d, err) }()
 	return e.calls.Take(ctx, r)
 }
 
@@ -73,7 +73,7 @@ func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool
 		return err
 	}
 	err = errPanicked
-	defer func() { requestlimits.SettleAll(admitted, ds, err) }()
+	defer func() { requestlimits.FinishAll(admitted, ds, err) }()
 	err = take(ctx, e.calls, rs, ds)
 	return err
 }

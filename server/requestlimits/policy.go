@@ -245,7 +245,7 @@ func (p *Policy) AdmitAll(rs []penstock.Request, inTakeAll bool, mayRefund func(
 		r.Hold = max(r.Hold, hold)
 		a, err := p.Admit(&r, inTakeAll, mayRefund)
 		if err != nil {
-			SettleAll(admitted, make([]penstock.Decision, len(admitted)), nil)
+			FinishAll(admitted, make([]penstock.Decision, len(admitted)), nil)
 			return nil, &penstock.RequestError{Index: i, Err: err}
 		}
 		admitted = append(admitted, a)
@@ -264,16 +264,16 @@ func longestHold(rs []penstock.Request, inTakeAll bool) (hold time.Duration) {
 	return hold
 }
 
-// SettleAll settles the admissions of AdmitAll.
-func SettleAll(admitted []Admission, ds []penstock.Decision, err error) {
+// FinishAll finishes the admissions of AdmitAll.
+func FinishAll(admitted []Admission, ds []penstock.Decision, err error) {
 	for i := range admitted {
-		admitted[i].Settle(&ds[i], err)
+		admitted[i].Finish(&ds[i], err)
 	}
 }
 
-// Settle ends an admission with the result of its request. A request that failed may have
+// Finish ends an admission with the result of its request. A request that failed may have
 // been charged, unless it was invalid.
-func (a *Admission) Settle(d *penstock.Decision, err error) {
+func (a *Admission) Finish(d *penstock.Decision, err error) {
 	if a.ledger == nil {
 		return
 	}

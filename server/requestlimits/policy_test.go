@@ -11,7 +11,7 @@ import (
 
 // A take whose outcome is unknown may have left its state behind. A denial, a refusal or an
 // invalid request has not.
-func TestSettleAccountsForUnknownOutcomes(t *testing.T) {
+func TestFinishAccountsForUnknownOutcomes(t *testing.T) {
 	granted := &penstock.Decision{Allowed: true, Granted: 1}
 	for _, c := range []struct {
 		decision *penstock.Decision
@@ -30,7 +30,7 @@ func TestSettleAccountsForUnknownOutcomes(t *testing.T) {
 		if err != nil || p.StoreBytes() == 0 {
 			t.Fatalf("admitted: %v, %d bytes", err, p.StoreBytes())
 		}
-		if a.Settle(c.decision, c.err); p.StoreBytes() > 0 != c.left {
+		if a.Finish(c.decision, c.err); p.StoreBytes() > 0 != c.left {
 			t.Errorf("%+v, %v: %d bytes are accounted for, want some: %t", *c.decision, c.err, p.StoreBytes(), c.left)
 		}
 	}
@@ -51,7 +51,7 @@ func TestPolicyBoundsBytesInRedis(t *testing.T) {
 		}
 		ds := make([]penstock.Decision, len(rs))
 		err = store.TakeEach(t.Context(), rs, ds)
-		SettleAll(admitted, ds, err)
+		FinishAll(admitted, ds, err)
 		return err
 	}
 	limits := []penstock.Limit{

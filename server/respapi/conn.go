@@ -173,7 +173,7 @@ func (c *conn) recoverPanic() {
 	}
 	c.server.options.Requests.Panicked(p, c.net.RemoteAddr().String())
 	for i := range c.admitted {
-		c.admitted[i].Settle(&penstock.Decision{}, errPanicked)
+		c.admitted[i].Finish(&penstock.Decision{}, errPanicked)
 	}
 	c.batch, c.forms, c.admitted = nil, nil, nil
 	c.out.buf = c.out.buf[:min(c.replied, len(c.out.buf))]

@@ -52,12 +52,12 @@ func (c *conn) flushBatch() {
 		c.server.engine.ForgetReturned(&c.batch[i]) // a refund under an ID
 		// A decision without a Limit was not made, or denied under a limit of 0.
 		if err != nil && d.Limit == 0 {
-			c.admitted[i].Settle(d, err)
+			c.admitted[i].Finish(d, err)
 			c.counters.Fail()
 			c.out.batchError(err, c.forms[i])
 			continue
 		}
-		c.admitted[i].Settle(d, nil)
+		c.admitted[i].Finish(d, nil)
 		c.count(&c.batch[i].Limit, c.batch[i].Key, c.batch[i].Cost, d)
 		c.out.batchDecision(d, c.forms[i])
 	}

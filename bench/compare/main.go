@@ -29,7 +29,7 @@ type benchmark struct {
 
 var benchmarks = []benchmark{
 	{"memory", []string{"-run", "^(hot|denied|store|many|algorithms)$", "-rounds", "20"}, []string{"ns a call"}},
-	{"engine", nil, []string{"ns per decision"}},
+	{"engine", []string{"-run", "^decide$"}, []string{"ns per decision"}},
 	{
 		"redis",
 		[]string{"-run", "^(clients|split)$", "-rounds", "10"},

@@ -108,7 +108,7 @@ func (b *batch) release() {
 // alone.
 func (s *Store) sendBatched(ctx context.Context, t take) (ok bool, err error) {
 	p := t.base()
-	if s.batchingOff.Load() || 2*p.weight > p.queue.maxBatch || ctx.Err() != nil {
+	if s.sharded() || 2*p.weight > p.queue.maxBatch || ctx.Err() != nil {
 		return false, nil
 	}
 	b, first := join(ctx, t)
@@ -202,8 +202,8 @@ func (b *batch) encode(s *Store) {
 // dispatch hands the result of the call to the takes.
 func (b *batch) dispatch(s *Store, d *deadline) {
 	switch call := &b.calls[0]; {
-	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "CROSSSLOT"):
-		s.batchingOff.Store(true) // a sharded service that presents itself as one server
+	case call.Err != nil && crossesSlots(call.Err):
+		s.forgetSpread() // a sharded service that presents itself as one server
 		b.each(func(p *pending) { p.alone = true })
 	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "NOPERM"):
 		b.each(func(p *pending) { p.alone = true }) // it may concern one key; no script has run

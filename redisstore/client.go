@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/sha1" //nolint:gosec // Redis names scripts by it
 	"encoding/hex"
+	"strings"
+
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // A Client sends calls to Redis. [Open] creates one. A program that already has a
@@ -22,8 +25,8 @@ type Client interface {
 	// answers.
 	Info(ctx context.Context) (map[string]string, error)
 
-	// Sharded reports whether the keys of one call must be in one slot, as in
-	// a Cluster.
+	// Sharded reports whether the server is a Cluster, where the keys of one call must be in one
+	// slot. The store finds out by itself whether a proxy spreads keys over several servers.
 	Sharded() bool
 }
 
@@ -62,6 +65,23 @@ type Script struct {
 	Name string // the operation, for error texts
 	Text string
 	SHA1 string // of Text, in hexadecimal
+}
+
+// older returns the script without the command of Redis 7 by which it learns of a key's expiry. It can do without, but
+// a proxy that reads scripts and does not know the command refuses them.
+func (s *Script) older() *Script {
+	if !strings.Contains(s.Text, script.AskExpiry) {
+		return s
+	}
+	return madeScript("older "+s.SHA1, s.Name, func() string { return strings.ReplaceAll(s.Text, script.AskExpiry, "nil") })
+}
+
+// setForm sets how the script is sent.
+func (c *Call) setForm(f scriptForm) {
+	c.Text = c.Text || f.text
+	if f.older {
+		c.Script = c.Script.older()
+	}
 }
 
 func newScript(name, text string) *Script {

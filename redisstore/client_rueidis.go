@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,11 @@ type rueidisClient struct {
 	connections *dialer.Dialer
 	timeout     time.Duration // of connecting
 	inspect     func(infos map[string]string) error
+	probe       func(ctx context.Context, do func(context.Context, []Call)) error
+	replaced    func()                // called before calls go to another server
 	inspected   atomic.Bool           // whether servers were inspected
+	handshake   atomic.Int32          // the one that the server accepts
+	noInfo      atomic.Bool           // whether the server closes a connection that asks for INFO
 	failure     atomic.Pointer[error] // of the last failed attempt to connect
 	sharded     atomic.Bool
 	slotMap     slotMap
@@ -54,11 +59,18 @@ func (rc *rueidisClient) open(ctx context.Context) error {
 func (rc *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, rc.timeout)
 	defer cancel()
-	client, err := connect(ctx, rc.option)
-	if err == nil && !rc.inspected.Load() {
+	client, err := rc.connectByHandshake(ctx)
+	switch {
+	case err != nil:
+	case rc.inspected.Load():
+		rc.replaced()
+	default:
 		err = rc.inspectServers(ctx, client)
 	}
 	if err != nil {
+		if refused := refusalOf(withCode(err), rc.Sharded()); refused != nil {
+			err = refused
+		}
 		err = fmt.Errorf("connect to %s: %w", strings.Join(rc.option.InitAddress, ", "), err)
 		rc.failure.Store(&err)
 	}
@@ -94,7 +106,7 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 	}
 }
 
-// inspectServers inspects the servers, and closes the client if one is not
+// inspectServers inspects and probes the servers, and closes the client if one is not
 // supported.
 func (rc *rueidisClient) inspectServers(ctx context.Context, client rueidis.Client) error {
 	rc.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
@@ -102,12 +114,18 @@ func (rc *rueidisClient) inspectServers(ctx context.Context, client rueidis.Clie
 	if err == nil {
 		err = rc.inspect(infos)
 	}
+	if err == nil && !rc.noInfo.Load() {
+		rc.loadScripts(ctx, client)
+	}
+	if err == nil {
+		s := &session{client: client}
+		err = rc.probe(ctx, func(ctx context.Context, calls []Call) { rc.doOn(ctx, s, calls) })
+	}
 	if err != nil {
 		client.Close()
 		return err
 	}
 	rc.inspected.Store(true)
-	rc.loadScripts(ctx, client)
 	return nil
 }
 
@@ -186,6 +204,11 @@ func (rc *rueidisClient) do(ctx context.Context, calls []Call) {
 		}
 		return
 	}
+	rc.doOn(ctx, s, calls)
+}
+
+// doOn makes calls on a session.
+func (rc *rueidisClient) doOn(ctx context.Context, s *session, calls []Call) {
 	build := s.client.B()
 	if len(calls) == 1 {
 		rc.readReply(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
@@ -207,7 +230,11 @@ func (rc *rueidisClient) notConnected(s *session) error {
 		return errClosed
 	}
 	rc.reconnect(s)
-	return errors.New("not connected: " + (*rc.failure.Load()).Error())
+	failure := *rc.failure.Load()
+	if refused := refusalOf(failure, rc.Sharded()); refused != nil {
+		return fmt.Errorf("not connected: %w", refused)
+	}
+	return errors.New("not connected: " + failure.Error())
 }
 
 func command(build rueidis.Builder, c *Call) rueidis.Completed {
@@ -231,21 +258,32 @@ func (rc *rueidisClient) readReply(ctx context.Context, s *session, c *Call, res
 		rc.readTexts(ctx, s, c, &message)
 		return
 	}
-	if n, err := message.AsInt64(); err == nil {
+	if n, err := wholeNumber(&message); err == nil {
 		c.Reply = append(c.Reply, n)
 		return
 	}
 	list, err := message.ToArray()
 	for i := range list {
 		var n int64
-		if n, err = list[i].AsInt64(); err != nil {
+		if n, err = wholeNumber(&list[i]); err != nil {
 			break
 		}
 		c.Reply = append(c.Reply, n)
 	}
-	if err != nil {
-		rc.setError(ctx, s, c, err)
+	if err != nil { // the server has answered, but not as a script does
+		rc.setError(ctx, s, c, fmt.Errorf("ERR unexpected reply: %w", err))
 	}
+}
+
+// wholeNumber returns an integer. Servers with another Lua return some of them as doubles.
+func wholeNumber(m *rueidis.RedisMessage) (int64, error) {
+	n, err := m.AsInt64()
+	if err != nil {
+		if f, isFloat := m.AsFloat64(); isFloat == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
+			return int64(f), nil
+		}
+	}
+	return n, err
 }
 
 // readTexts stores a reply of strings in a call.
@@ -284,8 +322,15 @@ func (rc *rueidisClient) translateError(ctx context.Context, err error) error {
 	case errors.Is(err, rueidis.ErrClosing) && rc.neverWritten(ctx), errors.Is(err, rueidis.ErrNoSlot):
 		return fmt.Errorf("%w: %w", dialer.ErrNotSent, err)
 	}
-	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
-		return fmt.Errorf("ERR %w", err) // a command denied to a script has no code in front
+	return withCode(err)
+}
+
+// withCode returns a reply of Redis with a code in front. rueidis removes ERR, and a command denied to a
+// script has none.
+func withCode(err error) error {
+	var reply *rueidis.RedisError
+	if errors.As(err, &reply) && !isReply(reply) {
+		return fmt.Errorf("ERR %w", reply)
 	}
 	return err
 }
@@ -328,11 +373,10 @@ func (rc *rueidisClient) infoOf(ctx context.Context, client rueidis.Client) (map
 	infos, answered := map[string]string{}, 0
 	for address, node := range client.Nodes() {
 		wg.Go(func() {
-			text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+			text, err := rc.askInfo(ctx, node)
 			mu.Lock()
 			defer mu.Unlock()
-			infos[address] = text
-			if err == nil || infoDenied(err) {
+			if infos[address] = text; err == nil {
 				answered++
 			} else {
 				failed = fmt.Errorf("%s: %w", address, err)
@@ -346,8 +390,20 @@ func (rc *rueidisClient) infoOf(ctx context.Context, client rueidis.Client) (map
 	return infos, failed
 }
 
-// infoDenied reports whether a server is up but does not answer INFO: the user lacks
-// the permission, or it is a compatible server without the command.
-func infoDenied(err error) bool {
-	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
+// askInfo returns the INFO of a node, or "" if it has none: the user lacks the permission, or a proxy the
+// command, which it may also tell by closing the connection.
+func (rc *rueidisClient) askInfo(ctx context.Context, node rueidis.Client) (text string, err error) {
+	if rc.noInfo.Load() {
+		return "", nil
+	}
+	text, err = node.Do(ctx, node.B().Info().Build()).ToString()
+	var reply *rueidis.RedisError
+	switch {
+	case errors.As(err, &reply) && rejectionCode(reply) == "", rueidis.IsParseErr(err):
+		return "", nil
+	case hungUp(err) && !rc.inspected.Load() && node.Do(ctx, node.B().Ping().Build()).Error() == nil:
+		rc.noInfo.Store(true)
+		return "", nil
+	}
+	return text, err
 }

@@ -245,16 +245,9 @@ func (u *parsedURL) setDatabase(option *rueidis.ClientOption, number string) (er
 // of the URL or of the server's settings. A name that cannot be resolved may be that
 // of a service which is about to start.
 func isTransient(err error) bool {
-	var reply *rueidis.RedisError
-	var unsupported unsupportedError
+	var refused *RefusedError
 	var notTLS tls.RecordHeaderError
 	var untrusted *tls.CertificateVerificationError
 	var alert tls.AlertError
-	switch {
-	case errors.As(err, &unsupported), errors.As(err, &notTLS), errors.As(err, &untrusted), errors.As(err, &alert):
-		return false
-	case errors.As(err, &reply):
-		return rejectionCode(reply) != "" || strings.HasPrefix(reply.Error(), "ERR max number of clients")
-	}
-	return true
+	return !errors.As(err, &refused) && !errors.As(err, &notTLS) && !errors.As(err, &untrusted) && !errors.As(err, &alert)
 }

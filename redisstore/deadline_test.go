@@ -57,7 +57,7 @@ func TestCallErrorBlamesCallerWhoseDeadlineHasPassed(t *testing.T) {
 	} {
 		d := s.deadlineAfter(lateContext{t.Context(), test.at}, time.Minute)
 		c := &Call{Script: &Script{Name: "take"}, Err: context.DeadlineExceeded}
-		for name, err := range map[string]error{"take": s.callError(d, c), "eval": evalError(d, c)} {
+		for name, err := range map[string]error{"take": s.callError(d, c), "eval": s.evalError(d, c)} {
 			if errors.Is(err, penstock.ErrUnavailable) != test.unavailable || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s, %v left: got %v, want ErrUnavailable: %v", name, time.Until(test.at).Round(time.Minute), err, test.unavailable)
 			}

@@ -31,19 +31,19 @@ func (s *Store) Eval(ctx context.Context, script *Script, name string, args ...s
 	calls := []Call{{Script: script, Keys: []string{s.prefix + ":" + name}, Args: args, wantTexts: true}}
 	s.roundTrip(d, calls)
 	if err := calls[0].Err; err != nil {
-		return nil, evalError(d, &calls[0])
+		return nil, s.evalError(d, &calls[0])
 	}
 	return calls[0].texts, nil
 }
 
 // evalError returns the error of a call. Unlike that of a take, it is
 // [penstock.ErrUnavailable] only if Redis did not reply.
-func evalError(d *deadline, c *Call) error {
+func (s *Store) evalError(d *deadline, c *Call) error {
 	switch ended := d.callerErr(); {
 	case ended != nil:
 		return c.wrapError(ended)
 	case isReply(c.Err) && !notExecuted(c.Err):
-		return c.wrapError(c.Err)
+		return c.wrapError(s.refused(c.Err))
 	}
 	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, c.Err))
 }

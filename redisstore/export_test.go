@@ -30,7 +30,10 @@ func (s *Store) EndAfter(d time.Duration) {
 // the first.
 func (s *Store) Share(o Options) (*Store, error) {
 	opts, err := o.withDefaults()
-	return newStore(s.client, opts), err
+	n := newStore(s.client, opts)
+	n.spread.Store(s.spread.Load())
+	n.form.Store(s.form.Load())
+	return n, err
 }
 
 // Connect makes new connections, as a reconnect does, but does not switch to them.
@@ -47,6 +50,18 @@ func (s *Store) Connect(ctx context.Context) error {
 func (s *Store) Reconnect() {
 	client := s.client.(*rueidisClient)
 	client.replace(client.current.Load())
+}
+
+// KeepSpread keeps the store from probing after a reconnect, for tests that count or cut calls.
+func (s *Store) KeepSpread() { s.client.(*rueidisClient).connections.OnReplaced = nil }
+
+// ProbeNow makes the next call probe the server, as one does every minute.
+func (s *Store) ProbeNow() { s.probeAt.Store(0) }
+
+// SharesScripts reports whether keys of different slots share scripts, and which of one slot do.
+func (s *Store) SharesScripts() (slots, slot bool) {
+	found := s.spread.Load()
+	return found == oneServer, found != byKey
 }
 
 // Connecting reports whether a call is opening a connection.
@@ -174,3 +189,6 @@ func (s *Store) awaitOrSendAllAlone(ctx context.Context, t *groupTake, ds []pens
 // Classify returns the rejection code of an error of Redis, and whether it tells of a value that no limit
 // wrote.
 func Classify(err error) (code string, foreign bool) { return rejectionCode(err), isForeign(err) }
+
+// IsRefusal reports whether an error of a call to one server is a refusal.
+func IsRefusal(err error) bool { return refusalOf(err, false) != nil }

@@ -338,6 +338,7 @@ func TestStoreCutReplyTakeAllIsAtomic(t *testing.T) {
 	server := startServer(t)
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, longTimeout)
+	store.KeepSpread()
 	ds := make([]penstock.Decision, 2)
 	call := func(key string, cost int64) error {
 		rs := []penstock.Request{{Key: key, Limit: slowLimits[0], Cost: cost}, {Key: key, Limit: slowLimits[2], Cost: cost}}
@@ -384,6 +385,7 @@ func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, i
 	server := startServer(t)
 	p := startProxy(t, server.Addr)
 	store := openPrefix(t, "redis://"+p.Addr, "cut", longTimeout)
+	store.KeepSpread()
 	direct := openPrefix(t, "redis://"+server.Addr, "cut", longTimeout)
 	charged, tried := 0, 0
 	for i, limit := range slowLimits {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 var (
@@ -26,3 +27,6 @@ const shards = redistest.Shards
 
 // A cluster is a Redis Cluster with the helpers of these tests.
 type cluster struct{ *redistest.Cluster }
+
+// isProbe reports whether calls are those by which a store finds out what a server does with scripts.
+func isProbe(calls []redisstore.Call) bool { return len(calls) > 0 && calls[0].Script.Name == "probe" }

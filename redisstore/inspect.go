@@ -21,11 +21,8 @@ func (s *Store) inspect(infos map[string]string) error {
 	var warnings []string
 	for node, text := range infos {
 		info := parseInfo(text)
-		if problem := s.unsupported(info); problem != "" {
-			return unsupportedError(node + ": " + problem)
-		}
-		if info["redis_version"] == "" {
-			s.batchingOff.Store(true) // it may be a proxy that routes a script by its first key
+		if err := s.unsupported(node, info); err != nil {
+			return err
 		}
 		warnings = append(warnings, s.warningsOf(node, info)...)
 	}
@@ -34,22 +31,17 @@ func (s *Store) inspect(infos map[string]string) error {
 	return nil
 }
 
-// An unsupportedError says why a store cannot work on a server.
-type unsupportedError string
-
-func (e unsupportedError) Error() string { return string(e) }
-
-// unsupported returns why a store cannot work on a node, or "".
-func (s *Store) unsupported(info map[string]string) string {
+// unsupported returns why a store cannot work on a node, or nil.
+func (s *Store) unsupported(node string, info map[string]string) error {
 	version := info["redis_version"]
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err == nil && n < minVersion {
-		return fmt.Sprintf("version %s: want %d or later", version, minVersion)
+		return &RefusedError{fmt.Errorf("%s has version %s", node, version), fmt.Sprintf("want %d or later", minVersion)}
 	}
 	if info["cluster_enabled"] == "1" && !s.client.Sharded() {
-		return "is a node of a Cluster: want a URL that begins with redis-cluster://"
+		return &RefusedError{fmt.Errorf("%s is a node of a Cluster", node), "want a URL that begins with redis-cluster://"}
 	}
-	return ""
+	return nil
 }
 
 // warningsOf returns the settings of a node that weaken limits.

@@ -209,6 +209,10 @@ type blockedClient struct {
 }
 
 func (c *blockedClient) Do(ctx context.Context, calls []redisstore.Call) {
+	if isProbe(calls) {
+		c.appClient.Do(ctx, calls)
+		return
+	}
 	if c.calls.Add(1) == 1 {
 		close(c.blocked)
 		<-c.released

@@ -28,8 +28,8 @@ import (
 // ?verify_hostname=false accepts a server's certificate of any name.
 //
 // Open takes at most five seconds, or until ctx ends. It fails if Redis is
-// unavailable, unless Options.AllowUnavailable is set, if the server is too old, or
-// if it is a Cluster and the URL is not. See [Store.Warnings] for findings that do not
+// unavailable, unless Options.AllowUnavailable is set, and with a [RefusedError] if the server refuses
+// the store's scripts, is too old, or is a Cluster and the URL is not. See [Store.Warnings] for findings that do not
 // make it fail. It loads the scripts, so that the first call is as fast as later ones.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
@@ -50,7 +50,8 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	rc := newRueidisClient(option, connections, opts.connectTimeout)
 	rc.unanswered = newUnansweredCalls(1<<option.RingScaleEachConn, opts)
 	s := newStore(rc, opts)
-	rc.inspect = s.inspect
+	rc.inspect, rc.probe, rc.replaced = s.inspect, s.firstProbe, s.forgetSpread
+	connections.OnReplaced = s.forgetSpread
 	s.close = func() {
 		rc.close()
 		connections.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +36,12 @@ const (
 
 // doWithRetries makes calls for which a slot is held, and frees the slot.
 func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
+	s.probeAgain(d.began)
+	if form := s.form.Load(); form != nil {
+		for i := range calls {
+			calls[i].setForm(*form)
+		}
+	}
 	s.client.Do(d, calls)
 	for pause := minRetryPause; anyCall(calls, (*Call).retryable) && waitToRetry(d, calls, pause); pause = min(2*pause, maxRetryPause) {
 		s.retry(d, calls)
@@ -182,8 +189,18 @@ func (s *Store) errorFor(ended error, d *deadline, c *Call) error {
 		err = fmt.Errorf("no answer within %v: %w%s", d.at.Sub(d.began).Round(time.Millisecond), err, after)
 	case isForeign(err):
 		err = &penstock.KeyError{Key: c.Keys[0], Err: fmt.Errorf("key %q holds a value that no limit wrote: %w", c.Keys, err)}
+	case crossesSlots(err) && c.spansSlots():
+		s.forgetSpread() // the caller sends them apart
+		err = refusalOf(err, false)
+	default:
+		err = s.refused(err)
 	}
 	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, err))
+}
+
+// spansSlots reports whether keys of a call have different hash tags.
+func (c *Call) spansSlots() bool {
+	return slices.ContainsFunc(c.Keys, func(key string) bool { return hashTag(key) != hashTag(c.Keys[0]) })
 }
 
 // wrapError adds the operation and the node to an error.

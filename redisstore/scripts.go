@@ -29,6 +29,7 @@ var scriptsOf = func() (list []stepScripts) {
 // commonScripts returns those that Open loads: of one step, and of several with the same
 // algorithm. There are too many combinations of algorithms to load each.
 var commonScripts = sync.OnceValue(func() (list []*Script) {
+	list = append(list, markScript, unmarkScript)
 	for _, s := range script.Steps() {
 		own := scriptsOf[s]
 		list = append(list, own.take, own.batch, takeAllScript(1<<s))

@@ -41,12 +41,16 @@
 // the prefix, for IDs pexpiretime, or before Redis 6.2 pexpireat, and for permits append and
 // setrange; in a Cluster also cluster|slots, cluster|shards and asking, and with Sentinel also role.
 // With info and ping, Open can check the server and idle connections are monitored; with
-// script|load, Open loads the scripts. Without info there is no batching, because the
-// server could be a proxy in front of several.
+// script|load, Open loads the scripts. It needs neither, nor hello, if the server lacks it.
 //
-// A proxy that spreads keys over several servers sends a script to the server of its
-// first key. If it answers INFO like a single server, use [New] with a [Client] whose
-// Sharded method returns true.
+// A proxy that spreads keys over several servers sends a script to the server of its first key, and may not
+// look at the others. So the store tries out which keys can share a script, with a few keys that begin with
+// PREFIX: and are deleted at once: when it connects, when it connects again after all connections were lost, after an
+// error about slots, and every minute. Where keys of different slots cannot, calls are sent as to a Cluster: unbatched, and
+// a TakeAll of several keys in two steps. Calls in flight while a server is replaced by several may still share scripts.
+//
+// A server that answers, but refuses what the store asks of it, is not unavailable but set up for something
+// else: see [RefusedError] and [Store.Refusals]. Open fails then.
 package redisstore
 
 import (
@@ -54,6 +58,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -166,9 +171,13 @@ type Store struct {
 	groupQueues groupQueues
 	denied      deniedKeys
 	rollBacks   rollBacks
-	now         func() time.Time // local time, used only to estimate Redis's
-	clockOffset atomic.Int64     // Redis's clock minus the local one, in ticks
-	batchingOff atomic.Bool      // whether a script may only have one key
+	now         func() time.Time           // local time, used only to estimate Redis's
+	clockOffset atomic.Int64               // Redis's clock minus the local one, in ticks
+	spread      atomic.Int32               // which keys can share a script
+	probeAt     atomic.Int64               // when to find that out again, in Unix nanoseconds
+	form        atomic.Pointer[scriptForm] // of scripts, if it is not the usual one
+	refusals    atomic.Uint64
+	lastRefusal atomic.Pointer[refusal]
 	warnings    atomic.Pointer[[]string]
 	close       func()
 }
@@ -190,6 +199,9 @@ func New(client Client, o *Options) (*Store, error) {
 	if err == nil {
 		err = s.inspect(infos)
 	}
+	if err == nil {
+		err = s.firstProbe(ctx, client.Do)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("redisstore: %w: connect: %w", penstock.ErrUnavailable, err)
 	}
@@ -208,7 +220,7 @@ func newStore(client Client, o Options) *Store {
 	if o.EndEarly {
 		s.margin = marginOf
 	}
-	s.batchingOff.Store(client.Sharded())
+	s.probeAt.Store(math.MaxInt64) // until the first probe
 	return s
 }
 

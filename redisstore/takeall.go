@@ -38,6 +38,9 @@ import (
 // after it hung, takes back what such a retry was granted.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	err := s.takeAll(ctx, rs, ds)
+	if err != nil && crossesSlots(err) { // which is known by now
+		err = s.takeAll(ctx, rs, ds)
+	}
 	if err != nil {
 		clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	}
@@ -75,7 +78,7 @@ func (s *Store) takeApart(ctx context.Context, rs []penstock.Request, items []ta
 	setLifetimes(items, rs)
 	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
-	if s.client.Sharded() && !sameSlot(items) {
+	if s.sharded() && !s.onePlace(items) {
 		return s.takeAcrossSlots(d, rs, items, ds)
 	}
 	for range maxClockAttempts {
@@ -169,8 +172,9 @@ func allDistinct(items []takeAllItem) bool {
 	return true
 }
 
-func sameSlot(items []takeAllItem) bool {
-	return !slices.ContainsFunc(items, func(it takeAllItem) bool { return slotOf(it.key) != slotOf(items[0].key) })
+// onePlace reports whether the keys of items can share a script even if those of different slots cannot.
+func (s *Store) onePlace(items []takeAllItem) bool {
+	return !slices.ContainsFunc(items, func(it takeAllItem) bool { return s.placeOf(it.key) != s.placeOf(items[0].key) })
 }
 
 // takeInOneScript takes all items in one script. Nothing is decided if Redis's clock

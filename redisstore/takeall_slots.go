@@ -82,14 +82,14 @@ func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem) error {
 }
 
 func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
-	bySlot := map[uint16][]int{}
+	byPlace := map[string][]int{}
 	for i := range items {
-		slot := slotOf(items[i].key)
-		bySlot[slot] = append(bySlot[slot], i)
+		place := s.placeOf(items[i].key)
+		byPlace[place] = append(byPlace[place], i)
 	}
 	var calls []Call
 	var groups [][]int
-	for _, group := range bySlot {
+	for _, group := range byPlace {
 		calls, groups = append(calls, s.encodeTakeAll(pickToTry(items, group), false)), append(groups, group)
 	}
 	s.roundTrip(d, calls)

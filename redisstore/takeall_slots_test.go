@@ -23,6 +23,10 @@ type slotsClient struct {
 }
 
 func (c *slotsClient) Do(ctx context.Context, calls []redisstore.Call) {
+	if isProbe(calls) {
+		c.appClient.Do(ctx, calls)
+		return
+	}
 	c.mu.Lock()
 	c.rounds++
 	round := c.rounds
@@ -149,6 +153,9 @@ type lossyClient struct {
 
 func (c *lossyClient) Do(ctx context.Context, calls []redisstore.Call) {
 	c.appClient.Do(ctx, calls)
+	if isProbe(calls) {
+		return
+	}
 	c.once.Do(func() {
 		for i := range calls {
 			if calls[i].Keys[0] == c.key {

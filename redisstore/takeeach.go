@@ -47,7 +47,7 @@ func (s *Store) takeSingle(ctx context.Context, rs []penstock.Request, ds []pens
 // they have no group, or if a key holds a value that no limit wrote: sent one by one, the
 // others are decided.
 func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (decided bool, err error) {
-	if s.client.Sharded() || len(rs) > script.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
+	if s.sharded() || len(rs) > script.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
 		return len(rs) == 0, nil
 	}
 	t := groupTakePool.Get().(*groupTake)
@@ -59,7 +59,7 @@ func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds [
 		return false, nil
 	}
 	switch err = s.submitGroup(ctx, t, ds); {
-	case err != nil && isKeyError(err):
+	case err != nil && (isKeyError(err) || crossesSlots(err)):
 		return false, nil // the client may still write into t
 	case err != nil:
 		return false, err // likewise

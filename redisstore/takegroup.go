@@ -35,7 +35,7 @@ type takeGroups [256]atomic.Pointer[takeGroup]
 
 // groupOf returns the group of a TakeAll or TakeEach, or nil if it has none.
 func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request, each bool) *takeGroup {
-	if len(items) < 2 || !allDistinct(items) || s.client.Sharded() && !sameSlot(items) {
+	if len(items) < 2 || !allDistinct(items) || s.sharded() && !s.onePlace(items) {
 		return nil
 	}
 	for i := range items {

@@ -130,8 +130,7 @@ func (a *adapter) Info(ctx context.Context) (map[string]string, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		infos[node.Options().Addr] = text
-		var reply redis.Error
-		if err == nil || errors.As(err, &reply) && infoDenied(err) {
+		if err == nil || infoDenied(err) {
 			answered++
 		} else {
 			failed = fmt.Errorf("%s: %w", node.Options().Addr, err)
@@ -151,7 +150,8 @@ func (a *adapter) Info(ctx context.Context) (map[string]string, error) {
 	return infos, failed
 }
 
-// infoDenied reports whether a server is up but does not answer INFO.
+// infoDenied reports whether a server is up but has no INFO for this user: proxies say so in many words.
 func infoDenied(err error) bool {
-	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
+	var reply redis.Error
+	return errors.As(err, &reply) && !strings.HasPrefix(err.Error(), "LOADING") && !strings.HasPrefix(err.Error(), "BUSY")
 }

@@ -1,6 +1,7 @@
 package dialer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -30,8 +31,9 @@ type conn struct {
 	deadline   time.Time       // of the handshake
 	answered   atomic.Bool     // whether the handshake got its first reply
 	connected  sync.Once       // when the handshake has ended, or failed
-	lastWrite  atomic.Int64    // after the handshake, in nanoseconds since the dialer's start; or 0
-	idle       atomic.Bool     // whether the next write begins a command, with none in flight
+	closed     sync.Once
+	lastWrite  atomic.Int64 // after the handshake, in nanoseconds since the dialer's start; or 0
+	idle       atomic.Bool  // whether the next write begins a command, with none in flight
 	peerClosed func() bool
 }
 
@@ -83,6 +85,7 @@ func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.unwatch()
 	c.endHandshake()
+	c.closed.Do(func() { c.dialer.open.Add(-1) })
 	c.dialer.recordClosed(c.lastWrite.Load())
 	return err
 }
@@ -117,6 +120,28 @@ func (c *conn) SetDeadline(t time.Time) error {
 	c.unwatch()
 	c.idle.Store(!t.IsZero())
 	return c.Conn.SetDeadline(t)
+}
+
+// A pingConn sends PING in place of the HELLO 2 of a handshake, which is its first write.
+type pingConn struct {
+	net.Conn
+	begun bool
+}
+
+var (
+	hello2 = []byte("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n")
+	ping   = []byte("*1\r\n$4\r\nPING\r\n")
+)
+
+func (c *pingConn) Write(b []byte) (int, error) {
+	if c.begun {
+		return c.Conn.Write(b)
+	}
+	c.begun = true
+	if _, err := c.Conn.Write(bytes.Replace(b, hello2, ping, 1)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // peerCheck returns a function that reports whether this machine knows that the peer

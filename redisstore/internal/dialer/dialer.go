@@ -34,7 +34,11 @@ type Dialer struct {
 	cancel  context.CancelFunc
 	start   time.Time
 
+	// OnReplaced is called when a connection is opened while there is no other: the server may be another one.
+	OnReplaced func()
+
 	connecting atomic.Int64 // connections that callers are opening, handshakes included
+	open       atomic.Int64 // connections
 
 	mu            sync.Mutex
 	addresses     map[string]*addressState
@@ -87,6 +91,15 @@ func (d *Dialer) Dial(ctx context.Context, address string, netDialer *net.Dialer
 		return nil, err
 	}
 	return c, nil
+}
+
+// DialWithoutHello is Dial for servers that do not know HELLO. The connection sends PING in its place.
+func (d *Dialer) DialWithoutHello(ctx context.Context, address string, netDialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	c, err := d.Dial(ctx, address, netDialer, config)
+	if err != nil {
+		return nil, err
+	}
+	return &pingConn{Conn: c}, nil
 }
 
 // dial returns a connection whose handshake counts as connecting.
@@ -166,6 +179,9 @@ func (d *Dialer) newConn(caller context.Context, a *attempt, address string, dea
 	if a.err != nil {
 		d.record(address, a.err)
 		return nil, notSent(a.err)
+	}
+	if d.open.Add(1) == 1 && d.OnReplaced != nil {
+		d.OnReplaced()
 	}
 	return newConn(caller, d, a.conn, address, deadline), nil
 }

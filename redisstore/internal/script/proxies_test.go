@@ -9,8 +9,8 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
 )
 
-// Proxies that read the text of scripts accept ours. One that knows no command of Redis 7 refuses those that
-// ask for the expiry of a key, which only requests under an ID and several at once need.
+// Proxies that read the text of scripts accept ours. One that knows no command of Redis 7 accepts them without
+// the one that asks for the expiry of a key.
 func TestScriptsPassCheckOfProxies(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.lua")
 	if err != nil || len(files) < len(Steps()) {
@@ -24,8 +24,7 @@ func TestScriptsPassCheckOfProxies(t *testing.T) {
 		if refusal := redisproxy.CheckScript(string(text), 70); refusal != "" {
 			t.Errorf("%s: %s", file, refusal)
 		}
-		newer := strings.HasSuffix(file, "-once.lua") || strings.HasSuffix(file, "-once-batch.lua") || strings.HasSuffix(file, "take-all.lua")
-		if refusal := redisproxy.CheckScript(string(text), 60); refusal != "" && !newer {
+		if refusal := redisproxy.CheckScript(strings.ReplaceAll(string(text), AskExpiry, "nil"), 60); refusal != "" {
 			t.Errorf("%s: %s", file, refusal)
 		}
 	}

@@ -114,7 +114,7 @@ const (
 	freezeByTime = "time = " + readTime + "\n" +
 		"now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
 	freezeByKey = "rest = redis.call('PTTL', KEYS[1])\n" +
-		"local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])\n" +
+		"local expiry = rest > 0 and " + AskExpiry + "\n" +
 		"if type(expiry) == 'number' then\n" +
 		"now = expiry - rest\n" +
 		"else\n" +
@@ -167,6 +167,9 @@ const (
 
 // prelude begins every script: a local variable costs less than a global one.
 const prelude = "local redis, KEYS, ARGV = redis, KEYS, ARGV\n"
+
+// AskExpiry is how a script asks for a key's expiry, which it can do without.
+const AskExpiry = "redis.pcall('PEXPIRETIME', KEYS[1])"
 
 // readTime is how a step asks for the time.
 const readTime = "redis.call('TIME')"

@@ -1,0 +1,223 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/storetest"
+)
+
+// startRented starts a proxy in front of two servers.
+func startRented(t *testing.T, preset redisproxy.Preset) (*redisproxy.Proxy, []*redistest.Server) {
+	t.Helper()
+	servers := []*redistest.Server{startServer(t), startServer(t)}
+	return redisproxy.Start(t, preset, servers...), servers
+}
+
+// Behind each proxy, whether it says so or not, every call is decided by the states that all other calls see.
+func TestStoreIsExactBehindProxies(t *testing.T) {
+	t.Parallel()
+	for _, preset := range redisproxy.Presets {
+		t.Run(preset.Name, func(t *testing.T) {
+			t.Parallel()
+			p, servers := startRented(t, preset)
+			store := openURL(t, p.URL(), longTimeout)
+			checkExact(t, store)
+			for _, server := range servers {
+				redistest.CheckExpiry(t, server)
+			}
+		})
+	}
+}
+
+// checkExact takes from each of 20 keys by 32 callers, in every way, and wants the limit granted, not more.
+func checkExact(t *testing.T, store *redisstore.Store) {
+	t.Helper()
+	const callers, keys, limit = 32, 20, 10
+	for name, take := range map[string]func(context.Context, []penstock.Request, []penstock.Decision) error{
+		"Take": func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
+			for i := range rs {
+				if ds[i], err = store.Take(ctx, rs[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"TakeEach": store.TakeEach,
+		"TakeAll":  store.TakeAll,
+	} {
+		for _, id := range []bool{false, true} {
+			var granted [keys]atomic.Int64
+			var wg sync.WaitGroup
+			for caller := range callers {
+				wg.Go(func() {
+					for i := range keys {
+						pair := []int{i, (i + 7) % keys}
+						rs, ds := make([]penstock.Request, 2), make([]penstock.Decision, 2)
+						for j, key := range pair {
+							rs[j] = penstock.Request{Key: fmt.Sprint(name, id, key), Limit: penstock.PerHour(limit), Cost: 1}
+							if id {
+								rs[j].ID = fmt.Sprint(caller, i)
+							}
+						}
+						if err := take(t.Context(), rs, ds); err != nil {
+							t.Errorf("%s, IDs %v: %v", name, id, err)
+							return
+						}
+						if name == "TakeAll" && ds[0].Allowed != ds[1].Allowed && (ds[0].Granted > 0 || ds[1].Granted > 0) {
+							t.Errorf("TakeAll, IDs %v: got %+v, want all or nothing", id, ds)
+						}
+						for j, key := range pair {
+							granted[key].Add(ds[j].Granted)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for key := range granted {
+				if n := granted[key].Load(); n > limit || n < limit && name != "TakeAll" {
+					t.Errorf("%s, IDs %v: %d of %d granted on key %d", name, id, n, limit, key)
+				}
+			}
+		}
+	}
+}
+
+// The same transcripts as on one server: through a proxy that does not look at keys, one that reads scripts, and one
+// that knows no hash tags and closes the connection on what it does not know.
+func TestStoreConformanceBehindProxies(t *testing.T) {
+	t.Parallel()
+	for _, preset := range []redisproxy.Preset{redisproxy.EnvoyRing, redisproxy.Alibaba6, redisproxy.Twemproxy} {
+		t.Run(preset.Name, func(t *testing.T) {
+			t.Parallel()
+			fake := redistest.Options{FakeClock: true}
+			servers := []*redistest.Server{redistest.StartForTest(t, fake), redistest.StartForTest(t, fake)}
+			p := redisproxy.Start(t, preset, servers...)
+			storetest.RunSequential(t, openShared(openURL(t, p.URL(), longTimeout), servers...))
+		})
+	}
+}
+
+// What the store finds out about keys that share a script; and it leaves no keys behind where they do.
+func TestOpenFindsOutWhichKeysShareScripts(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, c := range []struct {
+		preset      redisproxy.Preset
+		servers     int
+		slots, slot bool
+	}{
+		{redisproxy.FirstKey, 1, true, true},
+		{redisproxy.Twemproxy, 1, true, true},
+		{redisproxy.FirstKey, 2, false, true},
+		{redisproxy.CrossSlot, 1, false, true},
+		{redisproxy.Alibaba, 2, false, true},
+		{redisproxy.Twemproxy, 2, false, false},
+	} {
+		servers := []*redistest.Server{server, startServer(t)}[:c.servers]
+		store := openURL(t, redisproxy.Start(t, c.preset, servers...).URL(), longTimeout)
+		if slots, slot := store.SharesScripts(); slots != c.slots || slot != c.slot {
+			t.Errorf("%s, %d servers: different slots %v, one slot %v, want %v, %v", c.preset.Name, c.servers, slots, slot, c.slots, c.slot)
+		}
+		if n := mustCommand(t, server, "DBSIZE"); c.slots && n != "0" {
+			t.Errorf("%s, %d servers: %s keys after Open, want none", c.preset.Name, c.servers, n)
+		}
+		mustCommand(t, server, "FLUSHALL")
+	}
+}
+
+// A proxy that comes back is accepted with every handshake.
+func TestStoreReconnectsToProxies(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, preset := range redisproxy.Presets {
+		t.Run(preset.Name, func(t *testing.T) {
+			t.Parallel()
+			p := redisproxy.Start(t, preset, server)
+			store := openURL(t, p.URL(), longTimeout)
+			for range 2 {
+				p.Stop()
+				if _, err := store.Take(shortContext(t), penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1}); err == nil {
+					t.Error("a take succeeded while the proxy was down")
+				}
+				p.Resume(t)
+				waitFor(t, "the store decides again", func() bool {
+					_, err := store.Take(shortContext(t), penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1})
+					return err == nil
+				})
+			}
+		})
+	}
+}
+
+func shortContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// A server more behind a proxy: one that refuses keys of several slots since is obeyed at once, in the refused call
+// itself; one that says nothing is found out by the next probe, or when it is connected to again.
+func TestStoreNoticesServerAddedBehindProxy(t *testing.T) {
+	t.Parallel()
+	for name, add := range map[string]func(*redisproxy.Proxy, *redisstore.Store, ...*redistest.Server){
+		"refuses": func(p *redisproxy.Proxy, _ *redisstore.Store, servers ...*redistest.Server) {
+			p.Use(servers...)
+			p.Behave(redisproxy.CrossSlot)
+		},
+		"says nothing": func(p *redisproxy.Proxy, s *redisstore.Store, servers ...*redistest.Server) {
+			p.Use(servers...)
+			s.ProbeNow()
+			noticed(t, s)
+		},
+		"restarts": func(p *redisproxy.Proxy, s *redisstore.Store, servers ...*redistest.Server) {
+			p.Stop()
+			p.Use(servers...)
+			p.Resume(t)
+			noticed(t, s)
+		},
+	} {
+		for _, all := range []bool{true, false} {
+			servers := []*redistest.Server{startServer(t), startServer(t)}
+			p := redisproxy.Start(t, redisproxy.FirstKey, servers[0])
+			store := openURL(t, p.URL(), longTimeout)
+			rs, ds := requestsFor(penstock.PerHour(10), 1, "a", "b", "c"), make([]penstock.Decision, 3)
+			take := store.TakeEach
+			if all {
+				take = store.TakeAll
+			}
+			if err := take(t.Context(), rs, ds); err != nil || !allAllowed(ds) {
+				t.Fatalf("%s: got %+v, %v", name, ds, err)
+			}
+			add(p, store, servers...)
+			if err := take(t.Context(), rs, ds); err != nil || !allAllowed(ds) {
+				t.Errorf("%s, all %v: got %+v, %v, want that all are allowed", name, all, ds, err)
+			}
+			if n, last := store.Refusals(); n != 0 || last != nil {
+				t.Errorf("%s, all %v: %d refusals, %v, want none: the call was decided", name, all, n, last)
+			}
+			if slots, _ := store.SharesScripts(); slots {
+				t.Errorf("%s, all %v: keys of different slots still share scripts", name, all)
+			}
+		}
+	}
+}
+
+// noticed waits until keys of different slots share no scripts.
+func noticed(t *testing.T, store *redisstore.Store) {
+	t.Helper()
+	waitFor(t, "the store has noticed", func() bool {
+		_, _ = store.Take(shortContext(t), penstock.Request{Key: "other", Limit: penstock.PerHour(10), Cost: 1})
+		slots, slot := store.SharesScripts()
+		return !slots && slot
+	})
+}

@@ -106,8 +106,9 @@ func (e *Engine) TakeAhead(ctx context.Context, ts []Target, units []int64, ds [
 	return err
 }
 
-// CountReported counts requests that were decided with units taken ahead.
-func (t *Target) CountReported(allowed, denied uint64) {
+// CountReported counts requests that were decided with units taken ahead. They are no
+// offences if the store did not decide how many units there were.
+func (t *Target) CountReported(allowed, denied uint64, offences bool) {
 	allowed, denied = min(allowed, maxUnitsPerRequest), min(denied, maxUnitsPerRequest)
 	if t.unmatched != nil {
 		t.unmatched.Add(allowed + denied)
@@ -125,7 +126,7 @@ func (t *Target) CountReported(allowed, denied uint64) {
 	if t.banned {
 		c.Banned.Add(denied)
 	}
-	if !t.penalized {
+	if !t.penalized || !offences {
 		return
 	}
 	for range min(denied, uint64(t.rule.Penalty.After)) {

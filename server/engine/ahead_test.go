@@ -88,8 +88,8 @@ func TestReportedRequestsCountInTopKeys(t *testing.T) {
 	keys := topkeys.New(nil)
 	e := newEngine(t, newMemory(), aheadRules, &engine.Options{TopKeys: keys})
 	target := find(t, e, "user=ada")
-	target.CountReported(5, 2)
-	target.CountReported(1, 0)
+	target.CountReported(5, 2, true)
+	target.CountReported(1, 0, true)
 	if asked, denied := counted(keys.Asked(nil)), counted(keys.Denied(nil)); asked[target.Limit.Name+"|user=ada"] != 8 || denied[target.Limit.Name+"|user=ada"] != 2 {
 		t.Errorf("asked %v, denied %v, want 8 and 2 of user=ada", asked, denied)
 	}
@@ -105,7 +105,7 @@ func TestReportedDenialsCountTowardsPenalty(t *testing.T) {
 	}()
 	defer func() { stop(); <-done }()
 	target := find(t, e, "user=eve")
-	target.CountReported(3, 1<<60)
+	target.CountReported(3, 1<<60, true)
 	if c := e.RuleStats()[1]; c.Allowed() != 3 || c.Denied.Load() != 1<<40 {
 		t.Errorf("allowed %d, denied %d, want 3 and 2⁴⁰", c.Allowed(), c.Denied.Load())
 	}

@@ -324,6 +324,29 @@ func TestOverrideNamesAreDistinct(t *testing.T) {
 	}
 }
 
+// An outage is not the fault of the keys that are denied meanwhile.
+func TestPenaltyIgnoresDenialsOfFallback(t *testing.T) {
+	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	for _, mode := range []penstock.FailureMode{penstock.FailClosed, penstock.FailLocal} {
+		onFailure := func(penstock.Limit) (penstock.FailureMode, float64) { return mode, 1 }
+		store := penstock.WithFallback(down, newMemory(), &penstock.FallbackOptions{OnFailure: onFailure})
+		cached := penstock.WithDenyCache(store, nil)
+		o := newOverridden(t, cached)
+		denied := 0
+		for range 20 {
+			if r := o.decide(1, "harsh=a"); r.Statuses[0].OverLimit {
+				denied++
+			}
+		}
+		o.book.BanOffenders(t.Context())
+		if bans := o.book.List("", ""); denied < 10 || len(bans) != 0 {
+			t.Errorf("mode %v: %d denials during an outage, bans %+v", mode, denied, bans)
+		}
+	}
+}
+
 func TestPenaltyBansAndDoubles(t *testing.T) {
 	o := newOverridden(t, newMemory())
 	done := make(chan struct{})

@@ -147,7 +147,8 @@ func (s *PermitStats) addRelease(granted int64) {
 }
 
 // addDenied counts a denial, also towards the penalty of its rule. A key with an override
-// of its own is not penalized: the ban would replace it.
+// of its own is not penalized: the ban would replace it. Nor is one that the fallback
+// denies: it may be within its limit.
 func (ev *evaluation) addDenied(d *limitedDescriptor) {
 	stats, shadow := d.state.stats.Stats, d.rule.Shadow || ev.engine.shadow
 	stats.addDenied(d.cost, shadow)
@@ -155,7 +156,7 @@ func (ev *evaluation) addDenied(d *limitedDescriptor) {
 	case d.isBanned():
 		stats.Banned.Add(1)
 		return
-	case d.rule.Penalty != nil && d.override == nil && !shadow:
+	case d.rule.Penalty != nil && d.override == nil && !shadow && d.status.Decision.Source != penstock.SourceFallback:
 		ev.engine.overrides.CountDenial(d.rule.Name, ev.keyOf(d), d.rule.Penalty)
 	}
 	free := d.status.Decision.Remaining - d.template.KeepFree

@@ -53,7 +53,13 @@ type bucket struct {
 	notBefore  time.Time // when the store is asked again
 	scarceTill time.Time
 	shadowed   uint64 // requests to charge under a rule in shadow mode
+
+	excusedTill time.Time // until when denials are no offences
 }
+
+// excuse is how long denials may be the consequence of a take that the store did not decide:
+// as long as leases last, and proxies take to report.
+const excuse = time.Minute
 
 // A scale is what a limit means for leases.
 type scale struct {

@@ -293,6 +293,9 @@ func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target,
 		}
 		s.assigned.Add(uint64(max(ds[i].Granted, 0)))
 		t.bucket.noteShortage(now, t.units, &ds[i])
+		if undecided || ds[i].Source == penstock.SourceFallback {
+			t.bucket.excusedTill = now.Add(excuse)
+		}
 		t.bucket.distribute(now, s.nextNumber, t.claims, ds[i].Granted, t.bucket.windowEnd(asked, &ds[i]))
 		t.bucket.extendLeases(now)
 		if !undecided {
@@ -303,7 +306,7 @@ func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target,
 
 // countShadow counts requests under a rule in shadow mode, of which so many were granted.
 func (s *Service) countShadow(t *engine.Target, requests, granted uint64) {
-	t.CountReported(granted, 0)
+	t.CountReported(granted, 0, false)
 	t.CountShadowed(requests - granted)
 }
 

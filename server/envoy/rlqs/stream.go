@@ -395,7 +395,7 @@ func (s *Service) reportBucket(st *stream, now time.Time, usage *pb.RateLimitQuo
 	allowed, denied := usage.GetNumRequestsAllowed(), usage.GetNumRequestsDenied()
 	m.demand.report(now, allowed, denied)
 	m.lease.report(allowed)
-	s.count(m.bucket, allowed, denied)
+	s.count(now, m.bucket, allowed, denied)
 	if b := m.bucket; !b.touched {
 		b.touched = true
 		s.touched = append(s.touched, b)
@@ -404,13 +404,13 @@ func (s *Service) reportBucket(st *stream, now time.Time, usage *pb.RateLimitQuo
 
 // count counts the requests of a report, except those of a bucket that is new: what limits it
 // is not known yet, and its proxy decided without an assignment.
-func (s *Service) count(b *bucket, allowed, denied uint64) {
+func (s *Service) count(now time.Time, b *bucket, allowed, denied uint64) {
 	switch {
 	case !b.found:
 	case b.target.Shadow:
 		b.shadowed = min(b.shadowed+min(allowed, maxShadowed), maxShadowed)
 	default:
-		b.target.CountReported(allowed, denied)
+		b.target.CountReported(allowed, denied, !now.Before(b.excusedTill))
 		if allowed+denied > 0 {
 			b.target.ReportUnmatched(b.domain, b.entries)
 		}

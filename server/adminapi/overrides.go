@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
@@ -51,6 +52,9 @@ func overrideProblem(err error) httplimit.Problem {
 	if errors.As(err, &field) {
 		p = httplimit.Problem{Status: http.StatusBadRequest, Detail: field.Error(), Parameter: field.Field}
 	}
+	if errors.Is(err, penstock.ErrUnavailable) {
+		p.Detail += "; what Redis has received may be in force: list the overrides, or repeat the request"
+	}
 	if errors.As(err, &item) && item.Index > 0 {
 		p.Detail = fmt.Sprintf("override %d: %s", item.Index+1, p.Detail)
 	}
@@ -89,7 +93,7 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overri
 	return nil
 }
 
-// putOverrides sets the overrides of the body, all or none.
+// putOverrides sets the overrides of the body.
 func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
 	all, err := s.readOverrides(w, r, q)
 	if err != nil {

@@ -34,11 +34,12 @@ const (
 	Started Result = "started"
 	Done    Result = "done"
 	Refused Result = "refused" // nothing was tried
-	Failed  Result = "failed"  // it was tried, and may or may not have happened
+	Failed  Result = "failed"  // it did not happen
+	Unknown Result = "unknown" // the store gave no answer: it may or may not have happened
 )
 
 // Results are all results with which an action can end.
-var Results = []Result{Done, Refused, Failed}
+var Results = []Result{Done, Refused, Failed, Unknown}
 
 // An Entry describes one action. The API that carries it out fills in the fields from
 // API to Reason; the log fills in the others.

@@ -150,9 +150,14 @@ func (l *Log) BeginAll(entries []Entry) ([]*Pending, error) {
 // Done records that the action was carried out.
 func (p *Pending) Done() { p.end(Done) }
 
-// Fail records that the action failed.
+// Fail records that the action failed, or that it is not known whether it did: a store that
+// gives no answer may carry out what it has received.
 func (p *Pending) Fail(err error) {
 	p.Detail = err.Error()
+	if errors.Is(err, penstock.ErrUnavailable) {
+		p.end(Unknown)
+		return
+	}
 	p.end(Failed)
 }
 

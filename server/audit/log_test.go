@@ -92,8 +92,8 @@ func TestActionThatFailsSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Fail(penstock.ErrUnavailable)
-	if e := l.Recent()[0]; e.Result != audit.Failed || e.Detail != penstock.ErrUnavailable.Error() {
-		t.Errorf("got %+v, want failed and the error", e)
+	if e := l.Recent()[0]; e.Result != audit.Unknown || e.Detail != penstock.ErrUnavailable.Error() {
+		t.Errorf("got %+v, want unknown and the error", e)
 	}
 }
 

@@ -103,10 +103,6 @@ const (
 // MaxOverrides is how many overrides may be in force.
 const MaxOverrides = 100_000
 
-// maxPenalties is how many of them penalties may set, so that a flood of offenders leaves
-// room for what operators set.
-const maxPenalties = MaxOverrides / 2
-
 // ErrFull means that there are [MaxOverrides] already.
 var ErrFull = fmt.Errorf("there are %d overrides already: delete some", MaxOverrides)
 

@@ -26,6 +26,9 @@ type penaltyQueue struct {
 	table   atomic.Pointer[setassoc.Table[denialSet]] // nil until a rule has a penalty
 	queue   chan offence
 	skipped atomic.Uint64 // offences without room in the queue or among the overrides
+
+	searched time.Time // when evictEnded last looked for bans that have ended
+	reported time.Time // when the log last said that there is no room
 }
 
 // maxCounted is how many keys have their denials counted at once, for all rules.
@@ -141,6 +144,7 @@ func (s *Set) BanOffenders(ctx context.Context) {
 // ban bans a key, twice as long as the last time. A key with an override that an operator
 // set keeps it. If another daemon bans the key at the same time, one of the bans holds.
 func (s *Set) ban(ctx context.Context, o *offence) {
+	s.evictEnded(ctx)
 	r, version, ok := s.nextBan(o)
 	if !ok {
 		return
@@ -155,6 +159,37 @@ func (s *Set) ban(ctx context.Context, o *offence) {
 		s.log.Warn("key not banned by a penalty", "rule", r.Rule, "key", r.Key, "err", err)
 	}
 }
+
+// evictEnded forgets the bans of penalties that have ended, if there is no room for another ban:
+// only those in force may keep offenders from being banned. It looks for them once a second.
+func (s *Set) evictEnded(ctx context.Context) {
+	s.mu.Lock()
+	now := s.now()
+	if s.kinds[Banned].Load() < s.maxPenalties() || now.Sub(s.penalties.searched).Abs() < time.Second {
+		s.mu.Unlock()
+		return
+	}
+	s.penalties.searched = now
+	var gone []Record
+	s.dropIf(func(_ string, e *Entry) bool {
+		ended := e.record.Strikes > 0 && e.endedAt(now.UnixNano())
+		if ended {
+			gone = append(gone, e.record)
+		}
+		return ended
+	})
+	if len(gone) > 0 {
+		s.compactJournal()
+	}
+	s.mu.Unlock()
+	if s.shared != nil && len(gone) > 0 {
+		_ = s.shared.Remove(ctx, gone) // or another daemon does it
+	}
+}
+
+// maxPenalties is how many bans penalties may set, so that a flood of offenders leaves room for
+// what operators set.
+func (s *Set) maxPenalties() int64 { return int64(s.max / 2) }
 
 const penaltyReason = "denied too often"
 
@@ -177,12 +212,22 @@ func (s *Set) nextBan(o *offence) (r Record, version int64, ok bool) {
 			r.Strikes = min(old.record.Strikes+1, maxStrikes)
 		}
 	}
-	if r.Validate() != nil || old == nil && s.kinds[Banned].Load() >= maxPenalties {
+	full := old == nil && s.kinds[Banned].Load() >= s.maxPenalties()
+	if err := r.Validate(); err != nil || full {
 		s.penalties.skipped.Add(1)
+		s.reportFull(now, full)
 		return r, 0, false
 	}
 	r.Until = now.Add(banLength(&o.penalty, r.Strikes)).UTC()
 	return r, version, true
+}
+
+// reportFull logs, once a minute, that penalties are skipped because there are too many bans.
+func (s *Set) reportFull(now time.Time, full bool) {
+	if q := &s.penalties; full && now.Sub(q.reported).Abs() >= time.Minute {
+		q.reported = now
+		s.log.Warn("keys are not banned by penalties: there are too many bans", "bans", s.kinds[Banned].Load(), "skipped", q.skipped.Load())
+	}
 }
 
 // banLength returns how long the n-th ban in a row is.

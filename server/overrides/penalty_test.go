@@ -2,7 +2,9 @@ package overrides
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,12 +71,39 @@ func TestPenaltyCountsWithinItsWindow(t *testing.T) {
 
 func TestPenaltyLeavesRoomForOperators(t *testing.T) {
 	b := newSet(t)
-	b.kinds[Banned].Store(maxPenalties)
+	b.kinds[Banned].Store(MaxOverrides / 2)
 	o := offence{rule: "r", key: "k=1", penalty: *harsh}
 	if b.ban(t.Context(), &o); patternOf(b, "k=1") != "" || b.Skipped() != 1 {
-		t.Errorf("a ban was added to %d others", maxPenalties)
+		t.Error("a ban was added to as many as penalties may set")
 	}
 	mustPut(t, b, ban("k=1"))
+}
+
+// Bans that have ended do not keep others from being banned.
+func TestPenaltyEvictsBansThatHaveEnded(t *testing.T) {
+	now := time.Now()
+	var log strings.Builder
+	b, err := Open(&Options{Now: func() time.Time { return now }, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.max = 20
+	offend := func(key string) bool {
+		b.ban(t.Context(), &offence{rule: "r", key: key, penalty: *harsh})
+		return patternOf(b, key) != ""
+	}
+	for i := range 10 {
+		if !offend(fmt.Sprint("k=", i)) {
+			t.Fatalf("ban %d was not set", i)
+		}
+	}
+	if offend("k=full") || offend("k=full") || b.Skipped() != 2 || strings.Count(log.String(), "too many bans") != 1 {
+		t.Errorf("with 10 of 10 bans in force: %d skipped, the log says %s", b.Skipped(), &log)
+	}
+	now = now.Add(harsh.For + time.Second)
+	if !offend("k=later") || b.Count(Banned) != 1 {
+		t.Errorf("with 10 bans that have ended no other was set, there are %d", b.Count(Banned))
+	}
 }
 
 func TestPenaltyQueueIsBounded(t *testing.T) {

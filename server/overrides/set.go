@@ -106,8 +106,9 @@ func (s *Set) Index(rule string) *Index {
 	return x.(*Index)
 }
 
-// Put sets overrides, all or none. Those of the same rule and key are replaced. It returns
-// when this process decides by them; other daemons do so within a second.
+// Put sets overrides. Those of the same rule and key are replaced. It returns when this process
+// decides by them; other daemons do so within a second. If the shared copy fails, it is not known
+// which of them are set; to set them again does no harm.
 func (s *Set) Put(ctx context.Context, all []Override) error {
 	records := make([]Record, len(all))
 	for i := range all {

@@ -8,8 +8,8 @@ import (
 // A SharedCopy holds the overrides of several daemons, each of which has a [Set] of its own. A set
 // reads the changes of others from it, and makes its own changes in it first.
 type SharedCopy interface {
-	// Write writes records, all or none, with versions above all that there are, and puts them
-	// in force by [Set.Receive]. If expected is not nil, it holds the version that each replaces, 0
+	// Write writes records with versions above all that there are, and puts them in force by
+	// [Set.Receive]. After an error, some of many may be written. If expected is not nil, it holds the version that each replaces, 0
 	// for none; if that is not so, Write receives the one that is there and returns ErrConflict.
 	Write(ctx context.Context, s *Set, records []Record, expected []int64) error
 

@@ -98,11 +98,22 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // Write implements [overrides.SharedCopy].
 func (h *Hash) Write(ctx context.Context, s *overrides.Set, records []overrides.Record, expected []int64) error {
+	for len(records) > 0 {
+		n := min(len(records), pageSize)
+		if err := h.writePage(ctx, s, records[:n], expected[:min(n, len(expected))]); err != nil {
+			return err
+		}
+		records, expected = records[n:], expected[min(n, len(expected)):]
+	}
+	return h.Sync(ctx, s)
+}
+
+func (h *Hash) writePage(ctx context.Context, s *overrides.Set, records []overrides.Record, expected []int64) error {
 	args := make([]string, 1, 1+3*len(records))
 	args[0] = decimal(s.Version())
 	for i := range records {
 		want := ""
-		if expected != nil {
+		if len(expected) > 0 {
 			want = decimal(expected[i])
 		}
 		args = append(args, fieldOf(&records[i]), want, records[i].Value())
@@ -117,7 +128,7 @@ func (h *Hash) Write(ctx context.Context, s *overrides.Set, records []overrides.
 		h.receive(s, reply[1:]) // or this process, if it has forgotten the record, would conflict again
 		return overrides.ErrConflict
 	}
-	return h.Sync(ctx, s)
+	return nil
 }
 
 // Sync implements [overrides.SharedCopy].

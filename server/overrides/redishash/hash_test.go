@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -442,6 +444,26 @@ func waitForAgreement(t *testing.T, daemons []*daemon, want map[string]bool) {
 			}
 			return true
 		})
+	}
+}
+
+// A script stops Redis for all daemons, so many records are written by several.
+func TestManyOverridesAreWrittenInPages(t *testing.T) {
+	a := daemonAfterSync(t, newPrefix())
+	redistest.MustCommand(t, redis, "CONFIG", "RESETSTAT")
+	var all []overrides.Override
+	for i := range 9 * pageSize {
+		all = append(all, ban(fmt.Sprint("k=", i)))
+	}
+	mustPut(t, a, all...)
+	calls := regexp.MustCompile(`cmdstat_eval(sha)?:calls=(\d+)`).FindAllStringSubmatch(redistest.MustCommand(t, redis, "INFO", "commandstats"), -1)
+	scripts := 0
+	for _, c := range calls {
+		n, _ := strconv.Atoi(c[2])
+		scripts += n
+	}
+	if scripts < 2*9 || a.Count(overrides.Banned) != int64(len(all)) { // to write, and to read what has changed
+		t.Errorf("%d scripts wrote and read %d overrides, want 500 in each", scripts, a.Count(overrides.Banned))
 	}
 }
 

@@ -2,6 +2,8 @@ package respapi
 
 import (
 	"bytes"
+	"encoding/hex"
+	"regexp"
 )
 
 // Limits of a command, checked before memory is allocated for it.
@@ -157,83 +159,40 @@ func (p *parser) nextInline(buf []byte) (n int, err error) {
 	}
 }
 
-// nextWord returns the first word of a line, nil if there is none, and the rest of the
-// line. Words may be quoted; double quotes allow escapes.
+const inlineSpace = "\x00\t\n\v\f\r "
+
+var (
+	// inlineWord is a word of an inline command: any bytes, at its end also between quotes.
+	inlineWord = regexp.MustCompile(`^([^\x00\t-\r "']*)(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\+[^\\])*)')?(?:[\x00\t-\r ]|$)`)
+
+	inlineEscape = regexp.MustCompile(`\\(?:x[0-9a-fA-F]{2}|.)`)
+)
+
+// nextWord returns the first word of an inline command, and what follows it. The word is nil if
+// there is none.
 func nextWord(line []byte) (word, rest []byte, err error) {
-	at := 0
-	for at < len(line) && isSpace(line[at]) {
-		at++
-	}
-	if at == len(line) {
+	line = bytes.TrimLeft(line, inlineSpace)
+	if len(line) == 0 {
 		return nil, nil, nil
 	}
-	word = []byte{}
-	for at < len(line) && !isSpace(line[at]) {
-		switch line[at] {
-		case '"', '\'':
-			if word, at, err = quoted(word, line, at); err != nil {
-				return nil, nil, err
-			}
-		default:
-			word = append(word, line[at])
-			at++
-		}
+	m := inlineWord.FindSubmatch(line)
+	if m == nil {
+		return nil, nil, errQuotes
 	}
-	return word, line[at:], nil
+	word = append([]byte{}, m[1]...)
+	word = append(word, inlineEscape.ReplaceAllFunc(m[2], unescape)...)
+	word = append(word, bytes.ReplaceAll(m[3], []byte(`\'`), []byte("'"))...)
+	return word, line[len(m[0]):], nil
 }
 
-// quoted appends the text between the quotes that begin at line[at] to word, and returns
-// the index after them, where the word must end.
-func quoted(word, line []byte, at int) (_ []byte, next int, err error) {
-	quote := line[at]
-	for at++; at < len(line); at++ {
-		switch b := line[at]; {
-		case b == quote:
-			if at+1 < len(line) && !isSpace(line[at+1]) {
-				return nil, 0, errQuotes
-			}
-			return word, at + 1, nil
-		case b != '\\':
-			word = append(word, b)
-		case quote == '"':
-			var skipped int
-			word, skipped = unescape(word, line[at+1:])
-			at += skipped
-		case at+1 < len(line) && line[at+1] == '\'':
-			word = append(word, '\'')
-			at++
-		default:
-			word = append(word, b)
-		}
+// unescape returns the bytes that an escape between double quotes stands for.
+func unescape(escape []byte) []byte {
+	if at := bytes.IndexByte([]byte("nrtba"), escape[1]); at >= 0 {
+		return []byte{"\n\r\t\b\a"[at]}
 	}
-	return nil, 0, errQuotes
+	if len(escape) == len(`\x00`) && escape[1] == 'x' {
+		b, _ := hex.DecodeString(string(escape[2:])) // no error: the expression allows only hex digits
+		return b
+	}
+	return escape[1:]
 }
-
-// unescape appends the character of an escape sequence to word, and returns the length of
-// the sequence after the backslash.
-func unescape(word, rest []byte) ([]byte, int) {
-	if len(rest) == 0 {
-		return word, 0
-	}
-	if len(rest) >= 3 && rest[0] == 'x' {
-		if high, low := hexDigit(rest[1]), hexDigit(rest[2]); high >= 0 && low >= 0 {
-			return append(word, byte(high<<4|low)), 3
-		}
-	}
-	if at := bytes.IndexByte([]byte("nrtba"), rest[0]); at >= 0 {
-		return append(word, "\n\r\t\b\a"[at]), 1
-	}
-	return append(word, rest[0]), 1
-}
-
-func hexDigit(b byte) int {
-	switch {
-	case '0' <= b && b <= '9':
-		return int(b - '0')
-	case 'a' <= b|0x20 && b|0x20 <= 'f':
-		return int(b|0x20-'a') + 10
-	}
-	return -1
-}
-
-func isSpace(b byte) bool { return b == ' ' || '\t' <= b && b <= '\r' || b == 0 }

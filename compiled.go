@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/calendar"
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
@@ -35,7 +36,7 @@ type compiledLimit struct {
 
 	period        int64 // of windows, in whole ticks
 	offset        int64 // of windows aligned to the clock
-	calendar      *calendar
+	calendar      *calendar.Calendar
 	currentWindow atomic.Pointer[windowSpan] // the calendar's window around now
 }
 
@@ -151,7 +152,7 @@ type windowSpan struct {
 }
 
 func (cl *compiledLimit) spanAround(now int64) *windowSpan {
-	start, end := cl.calendar.window(time.Unix(0, now))
+	start, end := cl.calendar.Window(time.Unix(0, now))
 	return &windowSpan{
 		start: algorithm.RoundUp(start.UnixNano(), cl.tick),
 		end:   algorithm.RoundUp(end.UnixNano(), cl.tick),

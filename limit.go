@@ -353,5 +353,5 @@ func (l Limit) Window(at time.Time) (start, end time.Time) {
 	if err != nil {
 		return time.Time{}, time.Time{}
 	}
-	return c.window(at)
+	return c.Window(at)
 }

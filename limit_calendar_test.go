@@ -6,11 +6,12 @@ import (
 	"time"
 	_ "time/tzdata" // the tests need zones on every machine
 
+	"github.com/penstock-io/penstock/internal/calendar"
 	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"pgregory.net/rapid"
 )
 
-func newTestCalendar(t rapid.TB, align Align, zone string, offset time.Duration) *calendar {
+func newTestCalendar(t rapid.TB, align Align, zone string, offset time.Duration) *calendar.Calendar {
 	t.Helper()
 	c, err := newCalendar(Limit{Algorithm: FixedWindow, Align: align, Zone: zone, Offset: offset})
 	if err != nil {
@@ -199,7 +200,7 @@ var calendarWindows = []struct {
 func TestCalendarWindowContainsInstant(t *testing.T) {
 	for _, c := range calendarWindows {
 		now, start, end := instant(t, c.now), instant(t, c.start), instant(t, c.end)
-		gotStart, gotEnd := newTestCalendar(t, c.align, c.zone, c.offset).window(now)
+		gotStart, gotEnd := newTestCalendar(t, c.align, c.zone, c.offset).Window(now)
 		if !gotStart.Equal(start) || !gotEnd.Equal(end) {
 			t.Errorf("%s: the %s in %q around %s\ngot  %v to %v\nwant %s to %s",
 				c.why, c.align, c.zone, c.now, gotStart, gotEnd, c.start, c.end)
@@ -247,7 +248,7 @@ func anyInstant(t *rapid.T, loc *time.Location) time.Time {
 	return at
 }
 
-func anyCalendar(t *rapid.T) *calendar {
+func anyCalendar(t *rapid.T) *calendar.Calendar {
 	align := Align(rapid.IntRange(int(AlignDay), int(AlignYear)).Draw(t, "align"))
 	zone := rapid.SampledFrom(zones).Draw(t, "zone")
 	minutes := rapid.OneOf(rapid.Just(0), rapid.IntRange(-1439, 1439)).Draw(t, "offset in minutes")
@@ -257,20 +258,20 @@ func anyCalendar(t *rapid.T) *calendar {
 func TestCalendarWindowsAreContiguous(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyCalendar(t)
-		now := anyInstant(t, c.loc)
-		start, end := c.window(now)
+		now := anyInstant(t, c.Zone)
+		start, end := c.Window(now)
 		if start.After(now) || !now.Before(end) {
 			t.Fatalf("%v is not within its window, %v to %v", now, start, end)
 		}
 		for _, other := range []time.Time{start, end.Add(-1)} {
-			if s, e := c.window(other); !s.Equal(start) || !e.Equal(end) {
+			if s, e := c.Window(other); !s.Equal(start) || !e.Equal(end) {
 				t.Fatalf("%v is in %v to %v, but %v in %v to %v", now, start, end, other, s, e)
 			}
 		}
-		if s, _ := c.window(end); !s.Equal(end) {
+		if s, _ := c.Window(end); !s.Equal(end) {
 			t.Fatalf("a window ends at %v, and the next begins at %v", end, s)
 		}
-		if _, e := c.window(start.Add(-1)); !e.Equal(start) {
+		if _, e := c.Window(start.Add(-1)); !e.Equal(start) {
 			t.Fatalf("a window begins at %v, and the one before ends at %v", start, e)
 		}
 	})
@@ -279,11 +280,11 @@ func TestCalendarWindowsAreContiguous(t *testing.T) {
 func TestCalendarWindowMatchesClockSearch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyCalendar(t)
-		now := anyInstant(t, c.loc)
-		start, end := c.window(now)
+		now := anyInstant(t, c.Zone)
+		start, end := c.Window(now)
 		wantStart, wantEnd := windowByClock(t, c, now)
 		if !start.Equal(wantStart) || !end.Equal(wantEnd) {
-			t.Fatalf("the %s around %v\ngot  %v to %v\nwant %v to %v", c.align, now.In(c.loc), start, end, wantStart, wantEnd)
+			t.Fatalf("the %s around %v\ngot  %v to %v\nwant %v to %v", (AlignDay + Align(c.Unit)), now.In(c.Zone), start, end, wantStart, wantEnd)
 		}
 	})
 }
@@ -291,15 +292,15 @@ func TestCalendarWindowMatchesClockSearch(t *testing.T) {
 // windowByClock finds the window around now in the slow way: it lists the first
 // dates of windows some weeks, months or years to either side, and for each it
 // steps through local time, minute by minute, until it reaches that date.
-func windowByClock(t *rapid.T, c *calendar, now time.Time) (start, end time.Time) {
-	reach := map[Align]int{AlignDay: 4, AlignWeek: 12, AlignMonth: 40, AlignYear: 400}[c.align]
-	at := now.Add(-c.offset).UTC()
+func windowByClock(t *rapid.T, c *calendar.Calendar, now time.Time) (start, end time.Time) {
+	reach := map[Align]int{AlignDay: 4, AlignWeek: 12, AlignMonth: 40, AlignYear: 400}[(AlignDay + Align(c.Unit))]
+	at := now.Add(-c.Offset).UTC()
 	for days := -reach; days <= reach; days++ {
 		date := time.Date(at.Year(), at.Month(), at.Day()+days, 0, 0, 0, 0, time.UTC)
-		if !opensWindow(c.align, date) {
+		if !opensWindow((AlignDay + Align(c.Unit)), date) {
 			continue
 		}
-		end = firstMinuteOf(t, c.loc, date).Add(c.offset)
+		end = firstMinuteOf(t, c.Zone, date).Add(c.Offset)
 		if end.After(now) {
 			return start, end
 		}
@@ -342,17 +343,17 @@ func firstMinuteOf(t *rapid.T, loc *time.Location, date time.Time) time.Time {
 func TestCalendarWindowsBeginAtNewDate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyCalendar(t)
-		start, _ := c.window(anyInstant(t, c.loc))
-		first := start.Add(-c.offset).In(c.loc)
+		start, _ := c.Window(anyInstant(t, c.Zone))
+		first := start.Add(-c.Offset).In(c.Zone)
 		date := first.Format(time.DateOnly)
 		for minute := 1; minute <= 3*24*60; minute++ {
 			earlier := first.Add(-time.Duration(minute) * time.Minute)
 			if earlier.Format(time.DateOnly) >= date {
-				t.Fatalf("the %s that begins at %v: its date begins at %v already", c.align, first, earlier)
+				t.Fatalf("the %s that begins at %v: its date begins at %v already", (AlignDay + Align(c.Unit)), first, earlier)
 			}
 		}
 		if just := first.Add(-1); just.Format(time.DateOnly) >= date {
-			t.Fatalf("the %s that begins at %v: its date begins at %v already", c.align, first, just)
+			t.Fatalf("the %s that begins at %v: its date begins at %v already", (AlignDay + Align(c.Unit)), first, just)
 		}
 	})
 }

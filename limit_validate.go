@@ -128,7 +128,7 @@ func (l *Limit) checkBucket() error {
 	interval, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
 	if !ok {
 		return badLimit("Count", "%d: cannot be spread evenly over %s to within 0.1 %%%s",
-			l.Count, timespan.Text(l.Period), l.workingCounts())
+			l.Count, timespan.Text(l.Period), nearestText(algorithm.NearestCounts(l.Count, int64(l.Period), l.Burst)))
 	}
 	if n.Burst > algorithm.MaxRefill/interval {
 		return badLimit("Burst", "%d: must be at most %d, which takes 73 years to refill",
@@ -180,39 +180,6 @@ func (l *Limit) checkParts() error {
 		return badLimit("Buckets", "%d: must be from 1 to %d, or 0 for %d", l.Buckets, maxBuckets, defaultBuckets)
 	}
 	return nil
-}
-
-// workingCounts returns the end of an error message, with the nearest counts
-// below and above that can be spread over the period. The interval between units
-// is in whole nanoseconds or whole microseconds, so the candidates are the counts
-// for the intervals next to the requested one.
-func (l Limit) workingCounts() string {
-	var below, above int64
-	for _, grain := range [...]time.Duration{time.Nanosecond, time.Microsecond} {
-		shorter := (l.Period / time.Duration(l.Count)).Truncate(grain)
-		for _, interval := range [...]time.Duration{shorter, shorter + grain} {
-			if interval == 0 {
-				continue
-			}
-			switch c := int64((l.Period-1)/interval + 1); {
-			case !l.spreads(c):
-			case c < l.Count:
-				below = max(below, c)
-			case above == 0 || c < above:
-				above = c
-			}
-		}
-	}
-	return nearestText(below, above)
-}
-
-// spreads reports whether that count can be spread evenly over the limit's
-// period.
-func (l Limit) spreads(count int64) bool {
-	l.Count = count
-	n := l.Normal()
-	_, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
-	return ok
 }
 
 func nearestText(below, above int64) string {

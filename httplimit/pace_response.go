@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -67,13 +68,8 @@ func inSeconds(s int64) time.Duration {
 // wholeNumber parses digits, and returns the largest integer for numbers beyond
 // it.
 func wholeNumber(field string) (int64, bool) {
-	if field == "" || len(field) > 32 {
+	if field == "" || len(field) > 32 || strings.Trim(field, "0123456789") != "" {
 		return 0, false
-	}
-	for i := range len(field) {
-		if field[i] < '0' || field[i] > '9' {
-			return 0, false
-		}
 	}
 	n, err := strconv.ParseInt(field, 10, 64)
 	if err != nil {

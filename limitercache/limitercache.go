@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/lograte"
 )
 
 // Options configure a [Cache]. The zero value has all defaults.
@@ -28,7 +29,8 @@ type Options struct {
 	Timeout time.Duration
 
 	// OnError is called for each load that failed or panicked, or returned an invalid limit. It is
-	// called concurrently. Optional.
+	// called concurrently. Default: the errors are logged by [slog.Default], at most once per second:
+	// a key that was never loaded is not limited meanwhile.
 	OnError func(key string, err error)
 }
 
@@ -82,7 +84,10 @@ func (o *Options) setDefaults() {
 		o.Timeout = time.Second
 	}
 	if o.OnError == nil {
-		o.OnError = func(string, error) {}
+		lines := lograte.PerSecond()
+		o.OnError = func(_ string, err error) {
+			lines.LogError(context.Background(), fmt.Errorf("limitercache: a limit cannot be loaded: %w", err))
+		}
 	}
 }
 

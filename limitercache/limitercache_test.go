@@ -1,9 +1,11 @@
 package limitercache_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -94,6 +96,26 @@ func TestCacheKeepsLimitWhileLoadFails(t *testing.T) {
 }
 
 // A load that does not return fails: its callers go on, and so does the process.
+// Without OnError, a load that fails is not silent: its key is not limited.
+func TestCacheLogsLoadsThatFail(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, func(context.Context, string) (penstock.Limit, error) {
+			return penstock.Limit{}, errors.New("no database")
+		}, nil)
+		for key := range 5 {
+			c.For(t.Context(), fmt.Sprint("customer-", key))
+		}
+		synctest.Wait()
+	})
+	if got := log.String(); strings.Count(got, "no database") != 1 || strings.Contains(got, "customer-") {
+		t.Errorf("the log has %q, want one line a second, without keys", got)
+	}
+}
+
 func TestCacheSurvivesLoadsThatDoNotReturn(t *testing.T) {
 	for want, end := range map[string]func(){
 		"load panicked: a defect": func() { panic("a defect") },

@@ -192,3 +192,6 @@ func Classify(err error) (code string, foreign bool) { return rejectionCode(err)
 
 // IsRefusal reports whether an error of a call to one server is a refusal.
 func IsRefusal(err error) bool { return refusalOf(err, false) != nil }
+
+// ScriptsOfCheck are those that Check runs besides the store's own, and one of these.
+var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, timeScript, scriptsOf[0].take}

@@ -24,6 +24,7 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 var advices = []struct{ text, advice string }{
 	{"NOPERM", "give the user of Redis the commands and the prefix of keys that the store needs"},
 	{"no permissions", "give the user of Redis the commands and the prefix of keys that the store needs"},
+	{"can't run this command", "give the user of Redis the commands and the prefix of keys that the store needs"},
 	{"NOAUTH", "put user and password in the URL"},
 	{"WRONGPASS", "check user and password in the URL"},
 	{"MOVED", "it is a node of a Cluster: want a URL that begins with redis-cluster://"},

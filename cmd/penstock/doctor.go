@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/spf13/cobra"
+)
+
+// A doctor tries a Redis before a server relies on it.
+type doctor struct {
+	store, config string
+	json          bool
+}
+
+func doctorCommand() *cobra.Command {
+	var d doctor
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Try whether a Redis, or a proxy in front of it, can be the store",
+		Long: `Doctor connects to the Redis of --store as the server would, tries each thing that the
+server needs on keys of its own, which it deletes, and prints what works, what is
+degraded and what that costs, and what is broken and what to change. Without --store
+it tries the store of the server's settings: the config file and the environment.
+
+The exit code is 0 if nothing is broken, 1 if something is, and 2 if there is no answer.`,
+		Example: `  penstock doctor --store redis://localhost:6379
+  penstock doctor --store redis://localhost:6379 --json`,
+		Args: noArgs,
+		RunE: d.run,
+	}
+	f := c.Flags()
+	f.StringVar(&d.store, "store", "", "URL of Redis; by default the store of penstock serve on this machine")
+	f.StringVar(&d.config, "config", "", "config file of the server (default: $PENSTOCK_CONFIG)")
+	f.BoolVar(&d.json, "json", false, "print the findings as JSON")
+	completeFlag(c, "store", "url", nil)
+	completeFlag(c, "config", "file", nil)
+	return c
+}
+
+func (d *doctor) run(c *cobra.Command, _ []string) error {
+	settings, err := (&connectFlags{config: d.config}).settings()
+	if err != nil {
+		return err
+	}
+	if d.store != "" {
+		settings.Store = d.store
+	}
+	if strings.HasPrefix(settings.Store, "memory:") {
+		return errors.New("the store is memory: want --store with the URL of a Redis, such as redis://localhost:6379")
+	}
+	findings, err := redisstore.Check(c.Context(), settings.Store, &redisstore.Options{Prefix: settings.RedisPrefix, Timeout: settings.RedisTimeout})
+	if err != nil {
+		return err
+	}
+	if d.json {
+		text, _ := json.MarshalIndent(findings, "", "  ") // texts only
+		printJSON(c.OutOrStdout(), text)
+	} else {
+		printFindings(c.OutOrStdout(), findings)
+	}
+	if slices.ContainsFunc(findings, func(f redisstore.Finding) bool { return f.State == redisstore.Broken }) {
+		return errNegative
+	}
+	return nil
+}
+
+// printFindings prints a table for people to read.
+func printFindings(w io.Writer, findings []redisstore.Finding) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range findings {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.What, f.State, f.Detail)
+		if f.Advice != "" {
+			fmt.Fprintf(table, "\t\t→ %s\n", f.Advice)
+		}
+	}
+	_ = table.Flush() // fails only if the output is closed
+}

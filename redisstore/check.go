@@ -1,0 +1,338 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A Finding is what [Check] found out about one thing that a store needs of Redis.
+type Finding struct {
+	What   string       `json:"what"`
+	State  FindingState `json:"state"`
+	Detail string       `json:"detail"`
+	Advice string       `json:"advice,omitempty"` // what it costs, or what to change
+}
+
+// A FindingState says how well something works.
+type FindingState string
+
+// The states. What is degraded is exact, but costs something, or may not stay so; the advice says what.
+const (
+	Works    FindingState = "works"
+	Degraded FindingState = "degraded"
+	Broken   FindingState = "broken"
+)
+
+// permissions are the commands that the user of a store and of a daemon needs. The last three are optional.
+const permissions = "+hello +eval +evalsha +time +get +set +incrby +pttl +del +pexpiretime +pexpireat +append +setrange" +
+	" +getrange +pexpire +zadd +zrem +zrevrange +zremrangebyscore +zremrangebyrank +hget +hset +hdel +hscan +ping +info +script|load"
+
+// checkTimeout bounds each call of Check: a slow server is a finding of its own.
+const checkTimeout = 5 * time.Second
+
+// Check connects to the Redis of a URL as [Open] does, and tries each thing that a store or a daemon needs, on keys that
+// begin with the prefix and that it deletes. It returns an error if the server cannot be reached. The findings are text
+// without control characters, whatever the server answers.
+func Check(ctx context.Context, url string, o *Options) ([]Finding, error) {
+	opts, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &checker{ctx: ctx, timeout: opts.Timeout}
+	own := Options{Prefix: opts.Prefix + "-check-" + rand.Text(), Timeout: max(opts.Timeout, checkTimeout)}
+	store, err := Open(ctx, url, &own)
+	if refused := refusalOf(err, false); refused != nil {
+		c.broken("connection", refused)
+		return c.findings, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	c.store, c.client = store, store.client.(*rueidisClient)
+	c.keys.Client, store.client = store.client, &c.keys
+	defer c.deleteKeys()
+	c.checkConnection()
+	c.checkServers()
+	c.checkUses()
+	c.checkClock()
+	c.found("permissions", Works, "~"+opts.Prefix+"* "+permissions, "")
+	return c.findings, nil
+}
+
+// A checker collects findings.
+type checker struct {
+	ctx      context.Context
+	timeout  time.Duration // of the caller's options
+	store    *Store
+	client   *rueidisClient
+	keys     keyRecorder
+	findings []Finding
+}
+
+func (c *checker) found(what string, state FindingState, detail, advice string) {
+	c.findings = append(c.findings, Finding{what, state, printable(detail), printable(advice)})
+}
+
+// broken adds an error.
+func (c *checker) broken(what string, err error) {
+	if refused := refusalOf(err, false); refused != nil {
+		c.found(what, Broken, refused.Err.Error(), refused.Advice)
+		return
+	}
+	c.found(what, Broken, err.Error(), "the server does not answer, or not as Redis would")
+}
+
+// printable returns a text without control characters, and the beginning of a very long one.
+func printable(text string) string {
+	const most = 400
+	if len(text) > most {
+		text = text[:most] + " …"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text, "?"))
+}
+
+// checkConnection says what Open found.
+func (c *checker) checkConnection() {
+	const unshared = "calls are not batched, and a TakeAll of several keys takes two round trips"
+	c.found("connection", Works, map[int32]string{
+		byRESP3: "RESP3", byRESP2: "RESP2: HELLO 3 is refused", withoutHello: "RESP2, without HELLO",
+	}[c.client.handshake.Load()], "")
+	switch spread := c.store.spread.Load(); {
+	case c.client.Sharded():
+		c.found("keys", Works, "a Cluster: keys of one slot share a script", "")
+	case spread == oneServer:
+		c.found("keys", Works, "all keys share a script", "")
+	case spread == bySlot:
+		c.found("keys", Degraded, "only keys of one slot share a script: a proxy before several servers", unshared)
+	default:
+		c.found("keys", Degraded, "no two keys share a script: a proxy before several servers, without hash tags", unshared)
+	}
+	switch form := c.store.form.Load(); {
+	case form == nil:
+		c.found("scripts", Works, "EVALSHA", "")
+	case form.text:
+		c.found("scripts", Degraded, "EVALSHA is refused", "each call sends the text of its script, some kilobytes")
+	default:
+		c.found("scripts", Degraded, "PEXPIRETIME is refused", "requests under an ID cost the server more")
+	}
+}
+
+// checkServers reads the INFO of every node.
+func (c *checker) checkServers() {
+	infos, err := c.client.Info(c.ctx)
+	if err != nil {
+		c.broken("server", err)
+	}
+	for _, node := range slices.Sorted(maps.Keys(infos)) {
+		info := parseInfo(infos[node])
+		if info["redis_version"] == "" {
+			c.found("server", Degraded, node+": INFO says no version", "make sure of Redis 6 or later, and of maxmemory-policy noeviction")
+			continue
+		}
+		saved := "a restart forgets what is not in a snapshot"
+		if info["aof_enabled"] == "1" {
+			saved = "AOF"
+		}
+		c.found("server", Works, fmt.Sprintf("%s: %s, %s, %s replicas; %s", node, serverName(info), info["role"], info["connected_slaves"], saved), "")
+		if policy := info["maxmemory_policy"]; policy == "noeviction" {
+			c.found("eviction", Works, policy, "")
+		} else {
+			c.found("eviction", Degraded, cmp.Or(policy, "not known"), "an evicted key gets its whole burst back: set maxmemory-policy noeviction")
+		}
+	}
+}
+
+// serverName returns the name and version of a server. Others than Redis say which version of it they resemble.
+func serverName(info map[string]string) string {
+	for _, name := range []string{"valkey", "redict", "dragonfly", "kvrocks", "garnet"} {
+		if version := info[name+"_version"]; version != "" {
+			return fmt.Sprintf("%s %s, like Redis %s", name, version, info["redis_version"])
+		}
+	}
+	return "Redis " + info["redis_version"]
+}
+
+// checkUses tries each kind of script, in limits of one unit an hour.
+func (c *checker) checkUses() {
+	for _, use := range []struct {
+		what, detail string
+		try          func() error
+	}{
+		{"takes", "exact, by every algorithm", c.tryTakes},
+		{"several keys", "all or nothing", c.tryTakeAll},
+		{"IDs", "charged once", func() error { return c.tryIDs(penstock.TokenBucket) }},
+		{"permits", "held and released", func() error { return c.tryIDs(penstock.Concurrent) }},
+		{"overrides", "shared by daemons", func() error { return c.eval(hashScript).Err }},
+		{"fleet", "daemons see each other", func() error { return errors.Join(c.eval(boardScript).Err, c.eval(textScript).Err) }},
+	} {
+		if err := use.try(); err != nil {
+			c.broken(use.what, err)
+		} else {
+			c.found(use.what, Works, use.detail, "")
+		}
+	}
+}
+
+// take sends a request, and returns an error unless the answer is the one wanted.
+func (c *checker) take(r penstock.Request, allowed bool) error {
+	r.Limit.Count, r.Limit.Period = 1, time.Hour
+	d, err := c.store.Take(c.ctx, r)
+	if err == nil && d.Allowed != allowed {
+		err = fmt.Errorf("%s: %v, want allowed=%t", r.Limit, d, allowed)
+	}
+	return err
+}
+
+// tryTakes takes one unit of one under each algorithm that counts units, and then another.
+func (c *checker) tryTakes() error {
+	for _, a := range penstock.Algorithms() {
+		r := penstock.Request{Key: "take", Limit: penstock.Limit{Algorithm: a}, Cost: 1}
+		if r.Limit.HasPermits() {
+			continue
+		}
+		if err := errors.Join(c.take(r, true), c.take(r, false)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryTakeAll takes from keys of several slots at once, and looks at each.
+func (c *checker) tryTakeAll() error {
+	var rs [4]penstock.Request
+	for i := range rs {
+		rs[i] = penstock.Request{Key: strconv.Itoa(i), Limit: penstock.PerHour(1).WithAlgorithm(penstock.FixedWindow), Cost: 1}
+	}
+	var all, each [len(rs)]penstock.Decision
+	if err := errors.Join(c.store.TakeAll(c.ctx, rs[:], all[:]), c.store.TakeEach(c.ctx, rs[:], each[:])); err != nil {
+		return err
+	}
+	for i := range rs {
+		if !all[i].Allowed || each[i].Allowed {
+			return fmt.Errorf("key %d: %v, then %v, want only the first allowed", i, all[i], each[i])
+		}
+	}
+	return nil
+}
+
+// tryIDs repeats a take under its ID, tries another, and gives back what was taken.
+func (c *checker) tryIDs(a penstock.Algorithm) error {
+	r := penstock.Request{Key: "id", Limit: penstock.Limit{Algorithm: a}, Cost: 1, ID: "1"}
+	other, refund := r, r
+	other.ID, refund.Cost = "2", -1
+	return errors.Join(c.take(r, true), c.take(r, true), c.take(other, false), c.take(refund, true), c.take(other, true))
+}
+
+// These use what scripts of the daemon need besides.
+var (
+	hashScript = newScript("check-hash", `
+redis.call('HSET', KEYS[1], 'a', 1)
+redis.call('HGET', KEYS[1], 'a')
+redis.call('HSCAN', KEYS[1], 0)
+return redis.call('HDEL', KEYS[1], 'a')`)
+	boardScript = newScript("check-board", `
+redis.call('ZADD', KEYS[1], 1, 'a')
+redis.call('PEXPIRE', KEYS[1], 1000)
+redis.call('ZREVRANGE', KEYS[1], 0, 1)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 0)
+redis.call('ZREMRANGEBYRANK', KEYS[1], 5, 6)
+return redis.call('ZREM', KEYS[1], 'a')`)
+	textScript = newScript("check-text", `
+redis.call('SET', KEYS[1], 'a', 'PX', 1000)
+redis.call('APPEND', KEYS[1], 'b')
+redis.call('GETRANGE', KEYS[1], 0, 1)
+return 1`)
+	timeScript = newScript("check-clock", `
+local time = redis.call('TIME')
+return {time[1] + 0, time[2] + 0}`)
+	deleteScript = newScript("check-delete", `
+local keys, KEYS = KEYS, {}
+for i = 1, #keys do
+  KEYS[1] = keys[i]
+  redis.call('DEL', KEYS[1])
+end
+return 1`)
+)
+
+// eval runs a script on a key of its own.
+func (c *checker) eval(script *Script) Call {
+	d := c.store.deadlineAfter(c.ctx, checkTimeout)
+	defer d.stop()
+	calls := []Call{{Script: script, Keys: []string{c.store.prefix + ":" + script.Name}}}
+	c.store.roundTrip(d, calls)
+	return calls[0]
+}
+
+// checkClock compares the clocks, and measures round trips.
+func (c *checker) checkClock() {
+	var trips [11]time.Duration
+	var ahead time.Duration
+	for i := range trips {
+		begin := time.Now()
+		call := c.eval(timeScript)
+		if call.Err == nil && len(call.Reply) != 2 {
+			call.Err = call.unexpectedReply()
+		}
+		if call.Err != nil {
+			c.broken("clock", call.Err)
+			return
+		}
+		trips[i] = time.Since(begin)
+		ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trips[i] / 2))
+	}
+	slices.Sort(trips[:])
+	state, advice := Works, ""
+	if ahead.Abs() > time.Second {
+		state, advice = Degraded, "decisions follow the clock of Redis, those of a fallback the local one: synchronise them"
+	}
+	c.found("clock", state, "differs from this machine's by "+ahead.Round(time.Millisecond).String(), advice)
+	trip := trips[len(trips)/2]
+	if state, advice = Works, ""; trip > c.timeout/2 {
+		state, advice = Degraded, fmt.Sprintf("calls end after %v: use a closer Redis, or a longer timeout", c.timeout)
+	}
+	c.found("round trip", state, trip.Round(time.Microsecond).String(), advice)
+}
+
+// deleteKeys deletes the keys of all calls. Those of one call shared a script, and may be where only such a script finds them.
+func (c *checker) deleteKeys() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), checkTimeout)
+	defer cancel()
+	c.keys.mu.Lock()
+	defer c.keys.mu.Unlock()
+	c.client.Do(ctx, c.keys.deletions)
+}
+
+// A keyRecorder notes how to delete the keys of calls.
+type keyRecorder struct {
+	Client
+	mu        sync.Mutex
+	deletions []Call
+}
+
+// Do implements [Client].
+func (k *keyRecorder) Do(ctx context.Context, calls []Call) {
+	k.mu.Lock()
+	for i := range calls {
+		k.deletions = append(k.deletions, Call{Script: deleteScript, Text: true, Keys: slices.Clone(calls[i].Keys)})
+	}
+	k.mu.Unlock()
+	k.Client.Do(ctx, calls)
+}

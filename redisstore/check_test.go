@@ -1,0 +1,153 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// checkURL returns the findings that do not work, by what they are about, and fails the test if keys are left.
+func checkURL(t *testing.T, url string, servers ...*redistest.Server) map[string]redisstore.Finding {
+	t.Helper()
+	prefix := newPrefix()
+	findings, err := redisstore.Check(t.Context(), url, &redisstore.Options{Prefix: prefix, Timeout: longTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]redisstore.Finding{}
+	for _, f := range findings {
+		if f.State != redisstore.Works {
+			other[f.What] = f
+		}
+		if (f.State == redisstore.Works) != (f.Advice == "") || f.Detail == "" || strings.ContainsFunc(f.Detail+f.Advice, unicode.IsControl) {
+			t.Errorf("%+v: want a detail, and advice for what does not work", f)
+		}
+	}
+	for _, server := range servers {
+		left := slices.DeleteFunc(keys(t, server, prefix), func(key string) bool {
+			return strings.Contains(key, "probe{") // on the wrong server, where no other script finds them
+		})
+		if len(left) > 0 {
+			t.Errorf("keys are left: %q", left)
+		}
+	}
+	return other
+}
+
+func TestCheckFindsNothingWrongWithRedis(t *testing.T) {
+	t.Parallel()
+	if other := checkURL(t, "redis://"+liveServer.Addr, liveServer); len(other) > 0 {
+		t.Errorf("%v", other)
+	}
+	c := redistest.StartCluster(t)
+	if other := checkURL(t, c.URL(), c.Nodes...); len(other) > 0 {
+		t.Errorf("Cluster: %v", other)
+	}
+}
+
+// Behind proxies all decisions are exact, and what they cost is said.
+func TestCheckBehindProxies(t *testing.T) {
+	t.Parallel()
+	servers := []*redistest.Server{startServer(t), startServer(t)}
+	for _, preset := range redisproxy.Presets {
+		other := checkURL(t, redisproxy.Start(t, preset, servers...).URL(), servers...)
+		if other["keys"].State != redisstore.Degraded {
+			t.Errorf("%s: keys: %+v, want them degraded", preset.Name, other["keys"])
+		}
+		for _, f := range other {
+			if f.State == redisstore.Broken {
+				t.Errorf("%s: %+v", preset.Name, f)
+			}
+		}
+	}
+}
+
+func TestCheckSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--maxmemory-policy", "volatile-lru", "--maxmemory", "1gb")
+	mustCommand(t, server, "ACL", "SETUSER", "reader", "on", ">pw", "~*", "+hello", "+evalsha", "+eval", "+info", "+get")
+	mustCommand(t, server, "ACL", "SETUSER", "taker", "on", ">pw", "~*", "+@all", "-hset", "-append", "-setrange")
+	for _, c := range []struct {
+		url, what string
+		state     redisstore.FindingState
+		text      string
+	}{
+		{"redis://" + server.Addr, "eviction", redisstore.Degraded, "volatile-lru"},
+		{"redis://reader:wrong@" + server.Addr, "connection", redisstore.Broken, "WRONGPASS"},
+		{"redis://reader:pw@" + server.Addr, "connection", redisstore.Broken, "give the user of Redis"},
+		{"redis://taker:pw@" + server.Addr, "overrides", redisstore.Broken, "give the user of Redis"},
+		{"redis://taker:pw@" + server.Addr, "permits", redisstore.Broken, "give the user of Redis"},
+		{"redis://taker:pw@" + server.Addr, "fleet", redisstore.Broken, "give the user of Redis"},
+	} {
+		f := checkURL(t, c.url, server)[c.what]
+		if f.State != c.state || !strings.Contains(f.Detail+f.Advice, c.text) {
+			t.Errorf("%s: %s: %+v, want %s with %q", c.url, c.what, f, c.state, c.text)
+		}
+	}
+	findings, err := redisstore.Check(t.Context(), fmt.Sprintf("redis://127.0.0.1:%d", freePort(t)), nil)
+	if !errors.Is(err, penstock.ErrUnavailable) || findings != nil {
+		t.Errorf("without a server: %v, %v", findings, err)
+	}
+	if _, err := redisstore.Check(t.Context(), "http://localhost", nil); err == nil {
+		t.Error("a URL of no Redis is accepted")
+	}
+}
+
+func TestCheckComparesClocks(t *testing.T) {
+	fakeClockServer.Clock.Set(time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC))
+	if f := checkURL(t, "redis://"+fakeClockServer.Addr, fakeClockServer)["clock"]; f.State != redisstore.Degraded {
+		t.Errorf("%+v, want it degraded", f)
+	}
+}
+
+// Whatever a server answers, there is an error or a finding, and no control character.
+func TestCheckSurvivesHostileAnswers(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	long := strings.Repeat("\x1b]0;title\a\u202e", 10_000)
+	for _, reply := range []string{
+		"+OK", ":-9223372036854775808", "$-1", "*-1", "*0", "$5\r\nhello", "*2\r\n*1\r\n*1\r\n:1\r\n$1\r\nx", "*3\r\n:1\r\n:2\r\n:3",
+		"-", "-ERR \x1b[31mred", "-MOVED 0 \x00", "-ERR " + long, "-NOSCRIPT no", "-" + long, "_", "#t", ",nan", ",1e300", "%1\r\n+a\r\n+b", "(123456789012345678901234567890",
+		redisproxy.Close, "x",
+	} {
+		preset := redisproxy.Preset{Replies: map[string]string{}}
+		for _, script := range redisstore.ScriptsOfCheck {
+			preset.Replies[strings.ToUpper("EVALSHA "+script.SHA1)], preset.Replies[strings.ToUpper("EVAL "+script.Text)] = reply, reply
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // some are repeated until then
+		findings, err := redisstore.Check(ctx, redisproxy.Start(t, preset, server).URL(), &redisstore.Options{Prefix: newPrefix()})
+		cancel()
+		if broken := countBroken(t, findings); err == nil && broken == 0 {
+			t.Errorf("%.30q: nothing is broken: %v", reply, findings)
+		}
+	}
+	info := "redis_version:" + long + "\r\nvalkey_version:\x00\r\nrole\r\nmaxmemory_policy:\x1b\r\nconnected_slaves:" + long + "\r\n:\r\n"
+	preset := redisproxy.Preset{Replies: map[string]string{"INFO": fmt.Sprintf("$%d\r\n%s", len(info), info)}}
+	other := checkURL(t, redisproxy.Start(t, preset, server).URL(), server)
+	if other["eviction"].State != redisstore.Degraded {
+		t.Errorf("%v", other)
+	}
+}
+
+func countBroken(t *testing.T, findings []redisstore.Finding) (n int) {
+	t.Helper()
+	for _, f := range findings {
+		if f.State == redisstore.Broken {
+			n++
+		}
+		if strings.ContainsFunc(f.Detail+f.Advice, func(r rune) bool { return !unicode.IsPrint(r) }) || len(f.Detail) > 1000 {
+			t.Errorf("%+q", f)
+		}
+	}
+	return n
+}

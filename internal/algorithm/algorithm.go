@@ -80,6 +80,20 @@ func (r Request) fit(free int64) int64 {
 	return r.Cost
 }
 
+// take decides a take from a limit that counts units, of which some are free. If missing is above
+// 0, so many more must become free before it fits, and RetryAfter is not known yet.
+func (r *Request) take(count, free int64) (o Outcome, missing int64) {
+	free -= min(r.KeepFree, count)
+	cost := r.fit(free)
+	switch {
+	case cost <= free:
+		return Outcome{Allowed: true, Granted: cost}, 0
+	case r.NeverFits(count):
+		return Outcome{RetryAfter: Never}, 0
+	}
+	return o, cost - free
+}
+
 // NeverFits reports whether the request is denied in every state of a key with that
 // capacity.
 func (r Request) NeverFits(capacity int64) bool {

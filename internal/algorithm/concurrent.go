@@ -73,15 +73,11 @@ func (c *Concurrent) Decide(p *Permits, now int64, req Request) Outcome {
 
 // take decides a request under an ID that holds nothing.
 func (c *Concurrent) take(held *Permits, now int64, req Request) Outcome {
-	free := c.Count - held.units() - min(req.KeepFree, c.Count)
-	cost := req.fit(free)
-	switch {
-	case cost <= free:
-		return Outcome{Allowed: true, Granted: cost}
-	case req.NeverFits(c.Count):
-		return Outcome{RetryAfter: Never}
+	o, missing := req.take(c.Count, c.Count-held.units())
+	if missing > 0 {
+		o.RetryAfter = RoundUp(held.freed(missing)-now, c.Tick)
 	}
-	return Outcome{RetryAfter: RoundUp(held.freed(cost-free)-now, c.Tick)}
+	return o
 }
 
 // Record carries out a request that was granted or refunded units, and drops the grants

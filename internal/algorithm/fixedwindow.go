@@ -105,15 +105,11 @@ func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {
 	if req.Overdraw {
 		return req.overdraw(free + f.Overdraft)
 	}
-	free -= min(req.KeepFree, f.Count)
-	cost := req.fit(free)
-	if cost <= free {
-		return Outcome{Allowed: true, Granted: cost}
+	o, missing := req.take(f.Count, free)
+	if missing > 0 {
+		o.RetryAfter = RoundUp(s.End-now, f.Tick)
 	}
-	if req.NeverFits(f.Count) {
-		return Outcome{RetryAfter: Never}
-	}
-	return Outcome{RetryAfter: RoundUp(s.End-now, f.Tick)}
+	return o
 }
 
 // RefundDue refunds units of a grant, if they were charged to the window that ends at

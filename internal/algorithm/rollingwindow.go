@@ -102,16 +102,11 @@ func (w *RollingWindow) Empty(r *Ring) int64 {
 }
 
 func (w *RollingWindow) take(r *Ring, now int64, expired int, used int64, req Request) Outcome {
-	free := w.Count - used - min(req.KeepFree, w.Count)
-	cost := req.fit(free)
-	if cost <= free {
-		return Outcome{Allowed: true, Granted: cost}
+	o, missing := req.take(w.Count, w.Count-used)
+	if missing > 0 {
+		o.RetryAfter = w.expiresAt(r, r.rankOfUnit(expired, missing)) - now
 	}
-	if req.NeverFits(w.Count) {
-		return Outcome{RetryAfter: Never}
-	}
-	last := r.rankOfUnit(expired, cost-free)
-	return Outcome{RetryAfter: w.expiresAt(r, last) - now}
+	return o
 }
 
 // bucket returns the number of the bucket that contains now. On a busy key that

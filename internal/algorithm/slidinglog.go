@@ -96,16 +96,12 @@ func (w *SlidingLog) Empty(l *Log) int64 {
 }
 
 func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req Request) Outcome {
-	free := w.Count - used - min(req.KeepFree, w.Count)
-	cost := req.fit(free)
-	if cost <= free {
-		return Outcome{Allowed: true, Granted: cost}
+	o, missing := req.take(w.Count, w.Count-used)
+	if missing > 0 {
+		last := l.at(expired + int(missing) - 1)
+		o.RetryAfter = RoundUp(last+w.Period-now, w.Tick)
 	}
-	if req.NeverFits(w.Count) {
-		return Outcome{RetryAfter: Never}
-	}
-	last := l.at(expired + int(cost-free) - 1)
-	return Outcome{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
+	return o
 }
 
 // index returns the index in Times of the i-th oldest time.

@@ -127,15 +127,11 @@ func (w *SlidingWindow) take(s Slide, now int64, req Request) Outcome {
 	if req.Overdraw {
 		return req.overdraw(free + w.Overdraft)
 	}
-	free -= min(req.KeepFree, w.Count)
-	cost := req.fit(free)
-	if cost <= free {
-		return Outcome{Allowed: true, Granted: cost}
+	o, missing := req.take(w.Count, free)
+	if missing > 0 {
+		o.RetryAfter = RoundUp(w.wait(s, s.End-now, free+missing), w.Tick)
 	}
-	if req.NeverFits(w.Count) {
-		return Outcome{RetryAfter: Never}
-	}
-	return Outcome{RetryAfter: RoundUp(w.wait(s, s.End-now, cost+req.KeepFree), w.Tick)}
+	return o
 }
 
 // wait returns how long until the cost fits: until the share of the previous

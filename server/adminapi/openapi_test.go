@@ -190,7 +190,7 @@ func (t *apiTest) sendOverrides() {
 	list := t.send(s, "GET", "/v1/overrides?format=json", "").Body.String()
 	list = strings.Replace(list, `"ban"`, `"ban", "until": "2199-01-02T03:04:05Z", "strikes": 1, "last_used": ""`, 1)
 	t.send(s, "PUT", "/v1/overrides", list)
-	t.send(s, "GET", "/v1/overrides?format=csv", "")
+	t.send(s, "GET", "/v1/overrides?format=csv&filter=abuse&n=1", "")
 	t.send(s, "GET", "/v1/overrides?format=xml", "")
 	t.send(s, "DELETE", "/v1/overrides", "")
 	t.send(s, "PUT", "/v1/overrides", `{"rule":"edge/none","key":"1","limit":"ban","reason":"abuse"}`)

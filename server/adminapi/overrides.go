@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -62,12 +64,16 @@ func overrideProblem(err error) httplimit.Problem {
 }
 
 // An overrideQuery holds the parameters of /v1/overrides.
-type overrideQuery struct{ rule, key, reason, format string }
+type overrideQuery struct {
+	rule, key, reason, format, filter string
+	n                                 int // how many are listed at most; 0 is all
+}
 
 func decodeOverrideQuery(r *http.Request) (*overrideQuery, error) {
 	q := &overrideQuery{}
 	return q, decodeQuery(r, map[string]func(string) error{
 		"rule": text(&q.rule), "key": text(&q.key), "reason": text(&q.reason), "format": choice(&q.format, "csv", "json"),
+		"filter": text(&q.filter), "n": number(&q.n, 1, overrides.MaxOverrides),
 	})
 }
 
@@ -80,12 +86,18 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overri
 		o := s.resolveLoosely(rule, key)
 		rule, key = o.Rule, o.Key
 	}
-	all := s.engine.Overrides().List(rule, key)
+	all := slices.DeleteFunc(s.engine.Overrides().List(rule, key), func(o overrides.Listed) bool {
+		return !strings.Contains(strings.ToLower(strings.Join([]string{o.Rule, o.Key, o.Limit, o.Reason}, "\n")), strings.ToLower(q.filter))
+	})
+	total := len(all)
+	if q.n > 0 {
+		all = all[:min(total, q.n)]
+	}
 	s.engine.Overrides().AddUses(r.Context(), all)
 	if q.format == "csv" {
 		return writeOverridesCSV(w, all)
 	}
-	response := overridesResponse{Overrides: make([]Override, len(all)), Durable: s.engine.Overrides().Durable()}
+	response := overridesResponse{make([]Override, len(all)), total, s.engine.Overrides().Durable(), !s.options.ReadOnly}
 	for i := range all {
 		response.Overrides[i] = newOverride(all[i])
 	}
@@ -115,7 +127,7 @@ func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrid
 // readOverrides returns the overrides of the body, checked against the rules. With the error of one
 // it returns that one alone, as the body names it.
 func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) ([]overrides.Override, error) {
-	if q.rule != "" || q.key != "" || q.format != "" {
+	if *q != (overrideQuery{reason: q.reason}) {
 		return nil, &parameterError{"rule", "want rule and key in the body"}
 	}
 	requests, err := decodeOverrides(w, r)
@@ -185,7 +197,7 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request, q *overr
 	o := overrides.Override{Rule: q.rule, Key: q.key}
 	err := checkReason(q.reason)
 	switch {
-	case q.rule == "" || q.key == "" || q.format != "":
+	case q.rule == "" || q.key == "" || *q != overrideQuery{rule: q.rule, key: q.key, reason: q.reason}:
 		err = &parameterError{"key", "want rule and key"}
 	case err == nil:
 		o = s.resolveLoosely(q.rule, q.key)

@@ -29,7 +29,9 @@ type Override struct {
 type (
 	overridesResponse struct {
 		Overrides []Override `json:"overrides"`
+		Total     int        `json:"total"`   // how many there are of those that were asked for
 		Durable   bool       `json:"durable"` // whether they outlast the process
+		Actions   bool       `json:"actions"` // whether they can be changed here
 	}
 
 	overridesChanged struct {
@@ -109,7 +111,9 @@ func decodeOverrides(w http.ResponseWriter, r *http.Request) (all []overrideRequ
 func decodeOverridesJSON(body io.Reader) ([]overrideRequest, error) {
 	var list struct {
 		Overrides *[]overrideRequest `json:"overrides"`
+		Total     int                `json:"total"` // what a list has besides
 		Durable   bool               `json:"durable"`
+		Actions   bool               `json:"actions"`
 		overrideRequest
 	}
 	const example = `{"rule": "shop/user", "key": "42", "limit": "600/1m"}, or a list of them in {"overrides": [...]}`

@@ -314,3 +314,23 @@ func TestRefusedOverrideIsOnRecordWithItsTarget(t *testing.T) {
 		}
 	}
 }
+
+func TestOverridesAreFilteredAndCounted(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	for i := range 5 {
+		body := fmt.Sprintf(`{"rule":"edge/remote_address","key":"10.0.0.%d","limit":"ban","reason":"Ticket %d"}`, i, i/3)
+		if w := putJSON(s, body); w.Code != 200 {
+			t.Fatal(w.Body)
+		}
+	}
+	for query, want := range map[string]string{"?n=2": "2 of 5", "?filter=ticket+1": "2 of 2", "?filter=BAN&n=1": "1 of 5", "?filter=none": "0 of 0"} {
+		got := decode[struct {
+			Overrides []any
+			Total     int
+			Actions   bool
+		}](t, s, overridesURL+query)
+		if text := fmt.Sprintf("%d of %d", len(got.Overrides), got.Total); text != want || !got.Actions {
+			t.Errorf("%s: got %s, want %s", query, text, want)
+		}
+	}
+}

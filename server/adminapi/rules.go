@@ -70,7 +70,13 @@ type (
 		RequestsPerUnit uint32    `json:"requests_per_unit,omitempty"`
 		Unit            string    `json:"unit,omitempty"`
 		OnStoreFailure  string    `json:"on_store_failure"`
+		Settings        []setting `json:"settings,omitempty"` // what the file says of it besides its limit
 		Counts          *counters `json:"counts,omitempty"`
+	}
+
+	setting struct {
+		Name string `json:"name"`
+		Text string `json:"text"`
 	}
 
 	// A node without a value stands for all values.
@@ -116,6 +122,9 @@ func newRuleResponse(r *rules.Rule) ruleResponse {
 	response.Domain, path = r.Path()
 	for _, e := range path {
 		response.Path = append(response.Path, node{e.Key, e.Value})
+	}
+	for _, s := range r.Settings() {
+		response.Settings = append(response.Settings, setting{s[0], s[1]})
 	}
 	if !r.Unlimited {
 		response.Limit = r.Limit.String()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/timespan"
 )
 
 // An Explanation shows which rule applies to a descriptor, and why no other does. Its
@@ -252,7 +254,11 @@ func (r *Rule) describe() [][]string {
 	if !r.Unlimited {
 		limit = r.Limit.WithName("").String()
 	}
-	lines := [][]string{{"rule", printable(r.Name)}, {"limit", limit}}
+	return append([][]string{{"rule", printable(r.Name)}, {"limit", limit}}, r.Settings()...)
+}
+
+// Settings returns what the file says of the rule besides its limit, as rows of a name and a text.
+func (r *Rule) Settings() (lines [][]string) {
 	for _, line := range []struct {
 		applies    bool
 		word, text string
@@ -263,6 +269,8 @@ func (r *Rule) describe() [][]string {
 		{len(r.Replaces) > 0, "replaces", excerpt(strings.Join(r.Replaces, ", "))},
 		{r.OnStoreFailure != FailDefault, "on_store_failure", r.OnStoreFailure.String()},
 		{r.KeepFree != 0, "keep_free", fmt.Sprint(r.KeepFree)},
+		{r.ChargeAlways, "charge", "always, as debt if it does not fit"},
+		{r.ID != "", "id", printable(r.ID)},
 		{r.Settle, "settle", settleText(r.Hold)},
 		{r.Share != 0, "share", fmt.Sprint(r.Share)},
 		{r.Lease != nil && *r.Lease, "lease", "units are taken in advance and spent locally"},
@@ -282,5 +290,5 @@ func settleText(hold time.Duration) string {
 	if hold == 0 {
 		return "what was taken under an ID, for one period and at most a day"
 	}
-	return "what was taken under an ID, for " + hold.String() + " or one period if that is longer"
+	return "what was taken under an ID, for " + timespan.Text(hold) + " or one period if that is longer"
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/timespan"
 )
 
 // A Rule is one limit of a rule file. It is read-only.
@@ -110,7 +111,8 @@ func (p *Penalty) String() string {
 	if p == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%d denials within %v ban a key for %v, then twice as long each time, up to %v", p.After, p.Within, p.For, p.UpTo)
+	return fmt.Sprintf("%d denials within %s ban a key for %s, then twice as long each time, up to %s",
+		p.After, timespan.Text(p.Within), timespan.Text(p.For), timespan.Text(p.UpTo))
 }
 
 // WithLimit returns the rule with another limit.

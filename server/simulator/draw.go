@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/timespan"
 )
 
 // DrawOptions are the settings of [Simulation.Draw].
@@ -79,7 +81,7 @@ func (d *drawing) lane(l *Lane) string {
 		return fmt.Sprintf("%-18s %v\n", name, l.Err)
 	}
 	passed, denied := d.columns(l)
-	most := fmt.Sprintf("%d in any %v", l.MostInPeriod, l.Limit.Normal().Period)
+	most := fmt.Sprintf("%d in any %s", l.MostInPeriod, timespan.Text(l.Limit.Normal().Period))
 	if l.Exceeds() {
 		most = d.red(most + ", above the limit")
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/timespan"
 )
 
 // MaxArrivals is how many arrivals a simulation may have.
@@ -256,6 +257,6 @@ func (l *Lane) describe() string {
 	if l.Exceeds() {
 		within = "up to"
 	}
-	return fmt.Sprintf("%s passes %d of %d, %s %d in one period of %v (limit %d).",
-		l.Algorithm, l.Passed, l.Offered, within, l.MostInPeriod, l.Limit.Normal().Period, l.Limit.Count)
+	return fmt.Sprintf("%s passes %d of %d, %s %d in one period of %s (limit %d).",
+		l.Algorithm, l.Passed, l.Offered, within, l.MostInPeriod, timespan.Text(l.Limit.Normal().Period), l.Limit.Count)
 }

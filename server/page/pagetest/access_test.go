@@ -18,6 +18,12 @@ func fill(t *testing.T, args ...string) *daemon {
 	}
 	d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=1", nil)
 	d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=1&reason=a-long-reason-without-any-space-"+strings.Repeat("x", 100), nil)
+	for _, override := range []string{
+		`{"rule":"shop/user","key":"1","limit":"ban","for":"1h","reason":"a-long-reason-without-any-space-` + strings.Repeat("x", 100) + `"}`,
+		`{"rule":"shop/api","key":"` + strings.Repeat("long-", 40) + `","limit":"600/1m","reason":"r"}`,
+	} {
+		send(t, "PUT", d.url(t, "admin")+"/v1/overrides", override, nil)
+	}
 	return d
 }
 
@@ -32,8 +38,8 @@ var parametersOf = map[string][]string{
 func (tb *tab) showFull(t *testing.T, d *daemon, view string) {
 	t.Helper()
 	tb.show(t, d, view, parametersOf[view]...)
-	if view == "keys" {
-		tb.waitUntil(t, "everything is shown", "document.querySelector('.state') && document.querySelector('.audit tbody tr') && document.querySelector('.ranking li')")
+	if view == "keys" || view == "overrides" {
+		tb.waitUntil(t, "everything is shown", "document.querySelector('.overrides tbody tr') || document.querySelector('.state') && document.querySelector('.audit tbody tr') && document.querySelector('.ranking li')")
 		evaluate[bool](t, tb, "(() => { for (const d of document.querySelectorAll('details')) d.open = true; return true })()")
 	}
 }
@@ -85,6 +91,27 @@ func TestNothingScrollsSideways(t *testing.T) {
 			if got := evaluate[int64](t, tb, "document.documentElement.scrollWidth"); got > width {
 				t.Errorf("%s at %d px is %d px wide: %q", view, width, got, evaluate[[]string](t, tb, outside))
 			}
+		}
+	}
+}
+
+// Figures of many digits stay in their column, and header and content have one edge on any screen.
+func TestWideScreensAreAligned(t *testing.T) {
+	d := startDaemon(t, map[string]string{"shop.yaml": shopRules})
+	tb := openTab(t)
+	for _, width := range []int64{1280, 2560} {
+		tb.resize(t, width, 900)
+		tb.show(t, d, "simulator", "limit", "600/1h sliding-log", "traffic", "retry-storm")
+		tb.waitUntil(t, "the storm is shown", "document.querySelector('.above')")
+		edges := evaluate[[]int](t, tb, "['.brand', '.view'].map((s) => Math.round(document.querySelector(s).getBoundingClientRect().left))")
+		if edges[0] != edges[1] {
+			t.Errorf("at %d px the header begins at %d, the content at %d", width, edges[0], edges[1])
+		}
+		if got := evaluate[[]int](t, tb, "[...new Set([...document.querySelectorAll('.lane-figures dd')].map((e) => Math.round(e.getBoundingClientRect().right)))]"); len(got) != 1 {
+			t.Errorf("at %d px figures end at %d, want one edge", width, got)
+		}
+		if got := evaluate[int](t, tb, "document.querySelector('.lanes').scrollWidth - document.querySelector('.lanes').clientWidth"); got > 0 {
+			t.Errorf("at %d px lanes are %d px wider than their card", width, got)
 		}
 	}
 }

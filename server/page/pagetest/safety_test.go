@@ -17,11 +17,12 @@ import (
 var views = map[string]string{
 	"live":      `document.querySelector('.view-live')?.dataset.time`,
 	"keys":      `document.querySelector('.view-keys')?.dataset.time && document.querySelector('select[name=rule]').length > 3`,
+	"overrides": "document.querySelector('.view-overrides')?.dataset.ready",
 	"rules":     `document.querySelector('.view-rules')?.dataset.ready && document.querySelector('.explanation').dataset.ready`,
 	"simulator": `document.querySelector('.lanes')?.dataset.ready && document.querySelector('.lane')`,
 }
 
-var viewNames = []string{"live", "keys", "rules", "simulator"}
+var viewNames = []string{"live", "keys", "overrides", "rules", "simulator"}
 
 // show opens a view and waits until it shows data.
 func (tb *tab) show(t *testing.T, d *daemon, view string, parameters ...string) {

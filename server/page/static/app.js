@@ -7,10 +7,11 @@ import { el, field, reconcile, setText } from './dom.js';
 import { time } from './format.js';
 import * as live from './live.js';
 import * as keys from './keys.js';
+import * as overrides from './overrides.js';
 import * as rules from './rules.js';
 import * as simulator from './simulator.js';
 
-const views = { live, keys, rules, simulator };
+const views = { live, keys, overrides, rules, simulator };
 const pollInterval = 1000;
 const slowestPoll = 8000;
 

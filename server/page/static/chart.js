@@ -1,7 +1,7 @@
 // Pictures of numbers over time: the large chart by uPlot, sparklines and ranges as SVG.
 
 import { el, setText, svg } from './dom.js';
-import { compact, rate } from './format.js';
+import { compact, rate, seconds } from './format.js';
 
 // A canvas needs colors as numbers; a hidden element resolves those of the style sheet.
 const probe = el('span', { hidden: true });
@@ -65,7 +65,7 @@ export function rateChart() {
 	function showValues(index) {
 		const i = index ?? (series ? series.allowed.length - 1 : -1);
 		layers.forEach((layer, n) => setText(values[n], i < 0 ? '–' : `${rate(perSecond(series[layer.name], i))}/s`));
-		setText(when, index === null || index === undefined || i < 0 ? '' : clockTime(series.from + i * step, 1));
+		setText(when, i < 0 ? '' : index === null || index === undefined ? `last ${seconds(step)}` : clockTime(series.from + i * step, 1));
 	}
 
 	// The last step may still be incomplete.

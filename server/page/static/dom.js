@@ -79,15 +79,17 @@ export function reconcile(node, items, keyOf, make, update) {
 	});
 }
 
-// keyNode shows a key, which can be any text. Characters that are invisible or change
-// the direction of the text are shown by their numbers; everything else is verbatim.
+// hiddenText matches what cannot be seen in a key, or changes the direction of the text: also spaces at its ends, between
+// = and |, next to each other, and those that are no usual ones.
+const hiddenText = /([\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]+|^ +| +$| {2,}|(?<==) +(?=\|))/u;
+
+// keyNode shows a key, which can be any text. Hidden characters are shown by their numbers, everything else verbatim.
 export function keyNode(key) {
 	const node = el('bdi.key', { title: key.length > 40 ? key : undefined });
-	for (const part of key.split(/([\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD]+)/u)) {
-		if (part === '') continue;
-		if (!/^[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD]/u.test(part)) node.append(part);
+	key.split(hiddenText).forEach((part, i) => {
+		if (i % 2 === 0) node.append(...part.split(/(?<=\|)/).flatMap((p) => [p, el('wbr')])); // lines break between entries
 		else for (const c of part) node.append(el('span.escaped', `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`));
-	}
+	});
 	if (key === '') node.append(el('span.escaped', 'empty'));
 	return node;
 }

@@ -1,6 +1,7 @@
 // Keys: which keys ask the most and are denied the most, one key in detail, and the
 // actions on it with their record.
 
+import { actionForm, overrideFacts, overrideTag } from './actions.js';
 import { APIError, get, post, remove } from './api.js';
 import { address } from './address.js';
 import { shareBar } from './chart.js';
@@ -107,7 +108,11 @@ export function open(root, context) {
 
 	function newInspector() {
 		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: '42, or user=42' });
-		const results = el('div.states');
+		const results = el('div.results');
+		const known = el('div.states');
+		const idle = el('div.states');
+		const idleTitle = el('summary');
+		const folded = el('details.acts', idleTitle, idle); // where nothing is known of the key
 		const problem = el('p.problem', { role: 'alert', hidden: true });
 		const note = el('p.done', { role: 'status', hidden: true });
 		const clear = el('button.ghost.end', { type: 'button', onclick: () => change({ key: '', keyrule: '', limit: '' }) }, 'clear');
@@ -127,6 +132,9 @@ export function open(root, context) {
 			if (results.dataset.for !== target()) {
 				results.dataset.for = target();
 				note.hidden = true;
+				known.replaceChildren();
+				idle.replaceChildren();
+				folded.open = false;
 				results.replaceChildren(state.key ? el('p.muted', 'Asking …') : el('div.empty',
 					el('strong', 'No key chosen'), 'Choose one of the lists, or write one: its state under each rule is shown here.'));
 			}
@@ -158,72 +166,83 @@ export function open(root, context) {
 		}
 
 		function showStates(answer) {
-			if (!results.firstChild?.classList.contains('state')) results.replaceChildren();
-			const states = answer.states;
-			if (states.length === 0) {
+			if (answer.states.length === 0) {
 				results.replaceChildren(el('div.empty', el('strong', 'No such key'), 'It has the form of no rule’s keys. Write it as the rule does: user=42, or its values alone.'));
 				return;
 			}
-			reconcile(results, states, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s, answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || seen.limit === s.limit))));
+			if (!known.isConnected) results.replaceChildren(known, folded);
+			const states = answer.states.map((s) => ({ ...s, seen: answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || seen.limit === s.limit)) }));
+			const isIdle = (s) => states.length > 1 && !s.seen && !s.override && s.would_allow && !s.decision.reset_after;
+			const rest = states.filter(isIdle);
+			for (const [node, list] of [[known, states.filter((s) => !isIdle(s))], [idle, rest]]) {
+				reconcile(node, list, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s));
+			}
+			folded.hidden = rest.length === 0;
+			setText(idleTitle, `Nothing is charged to it under ${plural(rest.length, 'rule')}${answer.more ? ' and more' : ''}`);
 		}
 
 		function newState(first) {
 			const gauge = shareBar('accent');
 			const left = el('b', { 'data-figure': 'remaining' });
+			const tag = el('span');
 			const facts = el('dl.state-facts');
 			const last = el('div.last');
 			const acting = newActions(first);
+			let override = null;
+			const ending = newForm('End this override', {}, [['End it', 'danger', async (reason) => {
+				const { rule, key, limit } = override;
+				const ended = await remove('v1/overrides', { rule, key, reason });
+				say(`Ended: ${limit} of ${key}.`);
+				return ended;
+			}]]);
 			const card = el('article.state',
-				el('header', el('strong', first.rule ?? 'limit in requests'), first.mode === 'shadow' ? el('span.tag.shadow', 'shadow') : null, el('code', limitText(first.limit))),
+				el('header', el('strong', first.rule ?? 'limit in requests'), first.mode === 'shadow' ? el('span.tag.shadow', 'shadow') : null, tag, el('code', limitText(first.limit))),
 				el('p.state-key', keyNode(first.key)), el('div.gauge', left, gauge), facts, last, acting);
-			card.set = (s, seen) => {
-				const d = s.decision;
-				setText(left, `${integer(d.remaining)} of ${integer(d.limit)} left`);
-				gauge.set(d.limit ? d.remaining / d.limit : 0);
+			card.set = (s) => {
+				const { decision: d, seen } = s;
+				override = s.override ?? null;
+				const banned = override?.limit === 'ban';
+				const free = override?.limit === 'unlimited';
+				setText(left, banned ? 'banned' : free ? 'unlimited' : `${integer(d.remaining)} of ${integer(d.limit)} left`);
+				gauge.set(banned ? 0 : free ? 1 : d.limit ? d.remaining / d.limit : 0);
 				card.classList.toggle('out', !s.would_allow);
-				const list = [['Next request', s.would_allow ? 'would be allowed' : s.retry_after === null ? 'denied for good' : `denied for ${seconds(s.retry_after)}`], ['Full again', d.reset_after ? `in ${seconds(d.reset_after)}` : 'is full']];
+				tag.replaceChildren(...(override ? [overrideTag(override)] : []));
+				const list = [['Next request', s.would_allow ? 'would be allowed' : s.retry_after === null ? 'denied for good' : `denied for ${seconds(s.retry_after)}`]];
+				if (!banned && !free) list.push(['Full again', d.reset_after ? `in ${seconds(d.reset_after)}` : 'is full']);
+				if (override) list.push(...overrideFacts(override));
 				if (seen?.asked) list.push(['Asked lately', countText(seen.asked)]);
 				if (seen?.denied) list.push(['Denied lately', countText(seen.denied)]);
 				facts.replaceChildren(...list.map(([name, value]) => el('div', el('dt', name), el('dd', value))));
 				last.replaceChildren(...(seen?.last?.length ? [lastDecisions(seen.last)] : []));
 				acting.hidden = !actions;
+				if (!actions || !override) ending.remove();
+				else if (!ending.isConnected) acting.before(ending);
 			};
 			return card;
 		}
 
-		// newActions refunds and resets. A reason is required: it is written to the audit log.
+		function say(text) {
+			setText(note, text);
+			note.hidden = false;
+		}
+
+		function newForm(title, fields, buttons) {
+			return actionForm(context, title, fields, buttons, () => { polls = 0; context.pollNow(); });
+		}
+
+		// newActions refunds and resets.
 		function newActions(s) {
 			const units = el('input', { type: 'number', min: '1', step: '1', value: '1', name: 'units' });
-			const reason = el('input', { name: 'reason', maxlength: '500', autocomplete: 'off', placeholder: 'ticket, caller, cause' });
-			const missing = el('p.problem', { role: 'alert', hidden: true });
 			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: s.limit, key: s.key };
-			const act = (work, say) => async () => {
-				if (reason.value.trim() === '') {
-					setText(missing, 'Write a reason: it is kept in the audit log.');
-					missing.hidden = false;
-					reason.focus();
-					return;
-				}
-				missing.hidden = true;
-				try {
-					const after = await context.attempt(() => work({ ...query, reason: reason.value.trim() }));
-					if (after === undefined) return;
-					setText(note, `${say}: ${integer(after.decision.remaining)} of ${integer(after.decision.limit)} left.`);
-					note.hidden = false;
-					reason.value = '';
-				} catch (error) {
-					setText(missing, error.message);
-					missing.hidden = false;
-				}
-				polls = 0;
-				context.pollNow();
+			const act = (work, done) => async (reason) => {
+				const after = await work({ ...query, reason });
+				say(`${done}: ${integer(after.decision.remaining)} of ${integer(after.decision.limit)} left${after.override?.limit === 'ban' ? ', and still banned' : ''}.`);
+				return after;
 			};
-			return el('details.acts', el('summary', 'Refund or reset'),
-				el('div.acts-form',
-					field('Reason', reason), missing,
-					el('div.acts-row', el('div.units', field('Units', units)),
-						el('button', { type: 'button', onclick: act((q) => post('v1/keys', { ...q, units: units.value }), 'Refunded') }, 'Refund'),
-						el('button', { type: 'button', class: 'danger', onclick: act((q) => remove('v1/keys', q), 'Reset') }, 'Reset'))));
+			return newForm('Refund or reset', { beside: el('div.units', field('Units', units)) }, [
+				['Refund', '', act((q) => post('v1/keys', { ...q, units: units.value }), 'Refunded')],
+				['Reset', 'danger', act((q) => remove('v1/keys', q), 'Reset')],
+			]);
 		}
 
 		return { node, show, poll };
@@ -231,7 +250,7 @@ export function open(root, context) {
 
 	function newAudit() {
 		const body = el('tbody');
-		const empty = el('div.empty', el('strong', 'No actions yet'), 'Refunds and resets, done or refused, are listed here and in the audit log.');
+		const empty = el('div.empty', el('strong', 'No actions yet'), 'Refunds, resets and changes of overrides, done or refused, are listed here and in the audit log.');
 		const list = table('audit', ['When', 'Actor', 'Action', 'Key', 'Change', 'Reason', 'Result'], body);
 		const node = card('Recent actions', null, list, empty);
 		function set(entries) {
@@ -288,14 +307,15 @@ function lastDecisions(list) {
 
 function auditRow(e) {
 	const target = e.target ?? {};
-	const change = e.before || e.after ? `${e.before?.remaining ?? '?'} → ${e.after?.remaining ?? '?'}` : '';
+	const part = e.action.startsWith('override.') ? (s) => s?.limit ?? 'the rule' : (s) => s?.remaining ?? '?';
+	const change = e.before || e.after ? `${part(e.before)} → ${part(e.after)}` : '';
 	const kind = { done: 'accent', refused: 'warn', failed: 'denied' }[e.result] ?? '';
 	return el('tr', null,
 		el('td.nowrap', time(e.time)),
 		el('td', e.actor?.name || (e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),
 		el('td.nowrap', e.action, el('span.sub.muted', e.api === 'admin' ? '' : e.api)),
 		el('td', keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', target.rule ?? target.limit ?? '')),
-		el('td.nowrap', change, e.units ? el('span.sub.muted', plural(e.units, 'unit')) : null),
+		el('td.change', change, el('span.sub.muted', e.units ? plural(e.units, 'unit') : e.after?.expires ? `until ${time(e.after.expires)}` : '')),
 		el('td.reason', e.reason ?? ''),
 		el('td', el('span', { class: `tag ${kind}` }, e.result), el('span.sub.muted', e.detail ?? '')));
 }

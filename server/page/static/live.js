@@ -14,10 +14,10 @@ const columns = [
 	{ title: 'Rule', sort: 'name' },
 	{ title: 'Trend' },
 	{ title: 'Decisions/s', sort: 'decisions', numeric: true },
-	{ title: 'Denied', sort: 'denied', numeric: true },
-	{ title: 'Denied share', sort: 'denied_share', numeric: true },
-	{ title: 'Shadow share', sort: 'shadow_share', numeric: true },
-	{ title: 'Errors', sort: 'errors', numeric: true },
+	{ title: 'Denied', sort: 'denied', numeric: true, counted: true },
+	{ title: 'Denied share', sort: 'denied_share', numeric: true, counted: true },
+	{ title: 'Shadow share', sort: 'shadow_share', numeric: true, counted: true },
+	{ title: 'Errors', sort: 'errors', numeric: true, counted: true },
 ];
 
 // limitText is a limit without its name, to show. Its state is found by the whole text only.
@@ -34,6 +34,7 @@ export function open(root, context) {
 	const chart = rateChart();
 	const totals = newTotals();
 	const listeners = el('tbody');
+	const calls = el('th.numeric', 'Calls');
 	const storeBody = el('div.facts');
 	const daemons = newDaemons();
 	const rows = el('tbody');
@@ -50,7 +51,7 @@ export function open(root, context) {
 		el('section.figures', { 'aria-label': 'Now' }, figures.map((f) => f.node)),
 		el('section.card', { 'aria-label': 'Decisions a second' }, chart.node, totals.node),
 		el('div.columns',
-			card('Latency by listener', null, table('listeners', ['Listener', el('th.numeric.optional', 'Connections'), '>Calls', '>p50', el('th.numeric.optional', 'p90'), '>p99',
+			card('Latency by listener', null, table('listeners', ['Listener', el('th.numeric.optional', 'Connections'), calls, '>p50', el('th.numeric.optional', 'p90'), '>p99',
 				el('th.wide', el('span.scale', el('span', '1 µs'), el('span', '1 ms'), el('span', '1 s')))], listeners)),
 			card('Store', null, storeBody)),
 		daemons.node,
@@ -75,6 +76,9 @@ export function open(root, context) {
 	function show() {
 		windowChoice.set(state.window);
 		scopeChoice.set(state.scope);
+		const span = windows.find(([w]) => w === state.window)[1];
+		setText(calls, `Calls in ${span}`);
+		heads.filter((h) => h.column.counted).forEach((h) => { h.node.title = `In the last ${span}`; });
 		if (document.activeElement !== filter) filter.value = state.filter;
 		for (const { column, node } of heads) setAttribute(node, 'aria-sort', column.sort === state.sort ? (column.sort === 'name' ? 'ascending' : 'descending') : null);
 	}
@@ -94,9 +98,9 @@ export function open(root, context) {
 
 	function showFigures(live) {
 		const r = live.rates;
-		figures[0].set(rate(r.decisions), 'a second');
-		figures[1].set(rate(r.denied), `a second, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
-		figures[2].set(rate(r.errors), 'a second', r.errors > 0 ? 'error' : '');
+		figures[0].set(rate(r.decisions), 'a second, over 10 s');
+		figures[1].set(rate(r.denied), `a second, over 10 s, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
+		figures[2].set(rate(r.errors), 'a second, over 10 s', r.errors > 0 ? 'error' : '');
 		const memory = live.store.memory;
 		if (live.store.kind === 'memory' && memory) figures[3].set(compact(memory.keys), `of ${compact(memory.max_keys)}`, memory.keys >= memory.max_keys ? 'denied' : '');
 		else figures[3].set('Redis', 'holds the keys');
@@ -123,15 +127,15 @@ export function open(root, context) {
 		if (store.shards.length > 0) facts.push([plural(store.shards.length, 'shard'), shardPicture(store.shards, down)]);
 		if (store.kind === 'redis') {
 			const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
-			facts.push(['State losses', lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
-			facts.push(['Failed calls', integer(store.errors)]);
+			facts.push(['State losses since the start', lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
+			facts.push(['Failed calls since the start', integer(store.errors)]);
 		}
 		const m = store.memory;
 		if (m) {
 			facts.push([store.kind === 'redis' ? 'Fallback keys' : 'Keys', `${integer(m.keys)} of ${compact(m.max_keys)}`]);
 			facts.push(['Under limits in requests', integer(m.request_limit_keys)]);
 			facts.push(['Logs and windows', `${bytes(m.bytes)}${m.max_bytes ? ` of ${bytes(m.max_bytes)}` : ''}`]);
-			facts.push(['Overflow decisions', m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);
+			facts.push(['Overflow decisions since the start', m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);
 		}
 		storeBody.replaceChildren(...facts.map(([name, value]) => el('div.fact', el('span.muted', name), el('span', value))));
 	}

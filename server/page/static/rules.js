@@ -50,7 +50,7 @@ export function open(root, context) {
 				el('div.explain', el('div.explain-form', field('Domain', domain), field('Entries, one a line', entries), problem), explanation)),
 			card('Last load', null, reload)),
 		card('Rules', [count, el('div.end', filter)],
-			table('tree', ['Descriptor', 'Limit', 'Mode', 'Store fails', '>Allowed', '>Denied', 'Where'], rows), empty));
+			table('tree', ['Descriptor', 'Limit', 'Settings', '>Allowed', '>Denied', 'Where'], rows), empty));
 
 	function change(part) {
 		state = { ...state, ...part };
@@ -102,24 +102,23 @@ export function open(root, context) {
 	}
 
 	function newLine(line) {
-		const row = el('tr', { class: line.rule ? null : 'branch' }, el('th', { scope: 'row' }, indented(line)), el('td'), el('td.nowrap'), el('td.nowrap'),
+		const row = el('tr', { class: line.rule ? null : 'branch' }, el('th', { scope: 'row' }, indented(line)), el('td'), el('td.settings'),
 			el('td.numeric'), el('td.numeric'), el('td.where'));
+		row.style.setProperty('--depth', line.depth);
 		return row;
 	}
 
 	function indented(line) {
 		const node = el('span.node', line.domain ? el('strong', line.domain)
 			: [el('span', line.entry.key), line.entry.value ? el('span.muted', `=${line.entry.value}`) : null]);
-		node.style.paddingInlineStart = `${line.depth * 18}px`;
 		return node;
 	}
 
 	function updateLine(row, { rule }) {
 		if (!rule) return;
-		const [, limit, mode, failure, allowed, deniedCell, where] = row.children;
+		const [, limit, settings, allowed, deniedCell, where] = row.children;
 		limit.replaceChildren(rule.unlimited ? el('span.muted', 'unlimited') : el('code', limitText(rule.limit)));
-		mode.replaceChildren(el('span', { class: `tag ${rule.shadow ? 'shadow' : ''}` }, rule.shadow ? 'shadow' : 'enforce'), ...(rule.quota ? [' ', el('span.tag', 'quota')] : []));
-		setText(failure, rule.on_store_failure || '–');
+		settings.replaceChildren(...(rule.settings ?? []).map((s) => el('span', { class: `tag ${s.name === 'shadow' ? 'shadow' : ''}`, title: `${s.name}: ${s.text}` }, settingText(s))));
 		setText(allowed, compact(rule.counts?.allowed ?? 0));
 		setText(deniedCell, compact(rule.counts?.denied ?? 0));
 		setText(where, rule.file ? `${rule.file.split('/').pop()}:${rule.line}` : '');
@@ -136,7 +135,7 @@ export function open(root, context) {
 			el('p', failed ? el('span.tag.denied', 'failed') : el('span.tag.accent', 'loaded'), ` ${time(last.time)}, ${ago(last.time)}`),
 			...(failed ? [el('p.muted', `The rules of ${time(last.loaded)} are in force.`)] : []),
 			...last.errors.map((e) => el('p.problem', e.file ? el('code', `${e.file}${e.line ? `:${e.line}` : ''}: `) : null, e.reason)),
-			el('p.muted', `Without a mode of its own, a rule whose store fails: ${last.on_store_failure}.`));
+			el('p.muted', `Default while the store is down: on_store_failure ${last.on_store_failure}.`));
 	}
 
 	function showDomains() {
@@ -177,6 +176,14 @@ export function open(root, context) {
 			sequence++;
 		},
 	};
+}
+
+// settingText is a setting in a few words; its whole text is shown on demand.
+function settingText({ name, text }) {
+	if (['shadow', 'quota', 'settle'].includes(name) || name === 'lease' && text !== 'false') return name;
+	if (name === 'charge') return 'charge always';
+	const penalty = name === 'penalty' && /^(\d+) denials within (\S+) ban a key for ([^,]+)/.exec(text);
+	return penalty ? `penalty ${penalty[1]}/${penalty[2]} → ${penalty[3]}` : `${name} ${text}`;
 }
 
 // linesOf returns the rules as a tree in depth-first order: a line for each domain, for

@@ -404,9 +404,10 @@ function bar(x, side, requests, pitch) {
 		const n = requests.filter((r) => kindOf(r) === kind).length;
 		if (n === 0) continue;
 		const height = Math.max(n * pitch, 1);
+		const inset = kind === 'denied' && height > 4 ? 0.7 : 0; // a ring, as in the legend
 		all.push(svg('rect', {
-			class: `mark mark-${kind}`, 'data-n': n, x: round(x - column / 2 + 0.6), width: column - 1.2,
-			y: round(halfHeight + 1 + (side < 0 ? -from - height : from)), height: round(height),
+			class: `mark mark-${kind}${inset ? ' ring' : ''}`, 'data-n': n, x: round(x - column / 2 + 0.6 + inset), width: column - 1.2 - 2 * inset,
+			y: round(halfHeight + 1 + (side < 0 ? -from - height : from) + inset), height: round(height - 2 * inset),
 		}));
 		from += height;
 	}

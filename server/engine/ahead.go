@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,8 @@ func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.
 		return e.unmatchedTarget(ev.table.unmatched[domain]), nil
 	case len(ev.limited) == 0:
 		return Target{engine: e, AllowAll: true}, nil
+	case len(ev.limited) > 1:
+		return Target{}, fmt.Errorf("rule %s: %w", ev.limited[0].rule.Name, ErrSeveralLimits)
 	}
 	return ev.target(&ev.limited[0]), nil
 }

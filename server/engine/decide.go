@@ -129,9 +129,10 @@ func (ev *evaluation) release() {
 	clear(ev.limited)
 	clear(ev.templates)
 	clear(ev.admissions)
+	clear(ev.further)
 	f := found{
 		limited: ev.limited[:0], keys: ev.keys[:0], unmatched: ev.unmatched[:0],
-		admissions: ev.admissions[:0], templates: ev.templates[:0],
+		admissions: ev.admissions[:0], templates: ev.templates[:0], further: ev.further[:0],
 	}
 	if cap(f.keys) > maxKeptKeyBytes {
 		f.keys = nil
@@ -192,6 +193,9 @@ func (ev *evaluation) run(ctx context.Context) (over bool, err error) {
 	}
 	over, err = ev.decideAdmitted(ctx)
 	ev.updateStats(err)
+	if len(ev.further) > 0 {
+		ev.mergeFurther()
+	}
 	return over, err
 }
 

@@ -25,6 +25,7 @@ var (
 	ErrTooManyDescriptors = errors.New("too many descriptors")
 	ErrNoPermitID         = errors.New("the descriptor has no ID for its permit")
 	ErrNoSettle           = errors.New("the descriptors cannot be taken or settled under an ID")
+	ErrSeveralLimits      = errors.New("units of a rule with several limits cannot be taken ahead")
 	ErrNoRelease          = errors.New("a concurrent limit needs to know when a request has ended, and this API never does")
 )
 

@@ -34,6 +34,7 @@ type found struct {
 	hasSettle  bool  // whether one of the rules has settle
 	admissions []ownAdmission
 	templates  []penstock.Request // of descriptors with their own limit
+	further    []Status           // under the further limits of rules
 }
 
 // A limitedDescriptor is a descriptor that a limit applies to.
@@ -58,6 +59,7 @@ type limitedDescriptor struct {
 	denied   bool
 	returned bool // what it has taken is refunded
 
+	further    bool              // under a further limit of its rule
 	own        bool              // has its own limit, which decides in place of a rule
 	underRule  bool              // its own limit, whose hits are added to those of a rule
 	denyInDebt bool              // a peek denies if the key owes
@@ -188,17 +190,24 @@ func (f *found) denies(d *limitedDescriptor) bool {
 	return !d.rule.Shadow && !d.quota && !f.engine.shadow
 }
 
-// match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
-// decides by its limit alone, or has no rule.
-func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
-	d, start, n := &f.ds[i], len(f.keys), len(f.limited)
+// addLimited adds a descriptor whose key begins at start.
+func (f *found) addLimited(i, start int, status *Status) *limitedDescriptor {
+	d, n := &f.ds[i], len(f.limited)
 	if n == cap(f.limited) {
 		f.limited = slices.Grow(f.limited, 1)
 		clear(f.limited[n:cap(f.limited)])
 	}
 	f.limited = f.limited[:n+1]
 	l := &f.limited[n] // empty, as all beyond the length are; release empties it, also after an error
-	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, start, d.DenyInDebt
+	l.index, l.status, l.cost, l.key, l.denyInDebt = i, status, d.Cost, start, d.DenyInDebt
+	return l
+}
+
+// match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
+// decides by its limit alone, or has no rule.
+func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
+	d, start, n := &f.ds[i], len(f.keys), len(f.limited)
+	l := f.addLimited(i, start, &f.result.Statuses[i])
 	if d.Own == nil {
 		plain, err = f.matchRule(ctx, l, d)
 	} else {
@@ -213,11 +222,52 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 		*l, f.limited = limitedDescriptor{}, f.limited[:n]
 		return true, nil
 	}
-	l.quota = l.rule.Quota || f.engine.quotaMode
-	l.status.Rule, l.status.Quota = l.rule, l.quota
+	for also := l.rule.Also; also != nil && d.Own == nil && !f.limited[n].rule.Unlimited && err == nil; also = also.Also {
+		isPlain := false
+		isPlain, err = f.matchAlso(ctx, i, start, also)
+		plain = plain && isPlain
+	}
 	f.keys = ShortenKey(f.keys, start)
-	l.end = len(f.keys)
-	return plain, nil
+	for k := n; k < len(f.limited); k++ {
+		l := &f.limited[k]
+		l.quota, l.end = l.rule.Quota || f.engine.quotaMode, len(f.keys)
+		l.status.Rule, l.status.Quota = l.rule, l.quota
+	}
+	return plain, err
+}
+
+// matchAlso adds a descriptor once more, under a further limit of its rule.
+func (f *found) matchAlso(ctx context.Context, i, start int, also *rules.Rule) (plain bool, err error) {
+	if most := len(f.ds) * rules.MaxAlso; cap(f.further) < most { // of the first; its statuses must not move
+		f.further = make([]Status, 0, most)
+	}
+	f.further = append(f.further, Status{})
+	l := f.addLimited(i, start, &f.further[len(f.further)-1])
+	l.rule, l.further = also, true
+	return f.useRule(ctx, l, &f.ds[i])
+}
+
+// mergeFurther gives each descriptor the status of its tightest limit.
+func (f *found) mergeFurther() {
+	for i := range f.limited {
+		if d := &f.limited[i]; d.further && d.status.isTighter(&f.result.Statuses[d.index]) {
+			f.result.Statuses[d.index] = *d.status
+		}
+	}
+}
+
+// isTighter reports whether a status says more about what is left than that of another limit.
+func (s *Status) isTighter(o *Status) bool {
+	a, b := &s.Decision, &o.Decision
+	switch {
+	case s.OverLimit != o.OverLimit:
+		return s.OverLimit
+	case a.Allowed != b.Allowed:
+		return !a.Allowed
+	case !a.Allowed:
+		return a.RetryAfter > b.RetryAfter
+	}
+	return a.Remaining < b.Remaining
 }
 
 func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) (plain bool, err error) {
@@ -226,6 +276,11 @@ func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descript
 		l.rule = nil
 		return true, nil
 	}
+	return f.useRule(ctx, l, d)
+}
+
+// useRule prepares a descriptor to be decided by its rule.
+func (f *found) useRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) (plain bool, err error) {
 	f.hasSettle = f.hasSettle || l.rule.Settle
 	state := &f.table.states[l.rule.Index]
 	if !l.rule.Unlimited {

@@ -263,6 +263,7 @@ func (r *Rule) Settings() (lines [][]string) {
 		applies    bool
 		word, text string
 	}{
+		{r.Also != nil, "also", r.alsoText()},
 		{r.Shadow, "shadow", "counts, but never denies"},
 		{r.Quota, "quota", "denies only if all quota rules of the request are over their limit"},
 		{r.Alias != "", "name", excerpt(r.Alias)},
@@ -283,6 +284,15 @@ func (r *Rule) Settings() (lines [][]string) {
 		}
 	}
 	return lines
+}
+
+// alsoText returns the further limits on the same keys.
+func (r *Rule) alsoText() string {
+	var limits []string
+	for also := r.Also; also != nil; also = also.Also {
+		limits = append(limits, also.Limit.WithName("").String())
+	}
+	return strings.Join(limits, ", ")
 }
 
 // settleText describes for how long what was taken can be settled.

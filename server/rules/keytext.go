@@ -11,6 +11,9 @@ import (
 func (r *Rule) Path() (domain string, nodes []Entry) {
 	parts := splitEscaped(r.Name, '/')
 	for _, part := range parts[1:] {
+		if part == "" {
+			break // see alsoMark
+		}
 		node, _ := parseEntry(part)
 		nodes = append(nodes, node)
 	}
@@ -58,7 +61,7 @@ func (s *Set) ParseKey(r *Rule, text string) (string, error) {
 	failed := &KeyError{Text: text, Rule: r}
 	for _, entries := range readings(nodes, text) {
 		rule, key := s.Domain(domain).Match(entries, nil)
-		if rule == r {
+		if rule == r || rule != nil && isAlso(rule, r.Name) {
 			return string(key), nil
 		}
 		if failed.CountedBy == nil {

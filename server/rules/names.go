@@ -18,6 +18,10 @@ func appendName(name []byte, key, value string) []byte {
 	return name
 }
 
+// alsoMark is between the name of a rule and the period of a further limit. No path has it, because
+// no key is empty.
+const alsoMark = "//"
+
 // AppendKey appends the key of a descriptor: each entry's key, an equals sign and
 // its value, with bars between the entries. A backslash, bar or equals sign within a
 // part is escaped by a backslash, so different descriptors never have the same key.

@@ -54,7 +54,7 @@ func (r *reader) parseDescriptor(m field, into *nodeList, above path) {
 	}
 	n := d.node()
 	if first, ok := into.joined[n.joined]; ok {
-		r.fail(d.line, "duplicate descriptor composite key '%s', first in %s",
+		r.fail(d.line, "duplicate descriptor composite key '%s', first in %s: for two limits on one key, write the second there as also: LIMIT",
 			excerpt(above.composite+n.joined), location(first.file, first.line))
 		return
 	}

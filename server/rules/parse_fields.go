@@ -75,6 +75,7 @@ var fieldKinds = []fieldKind{
 	{"replaces", rateLimit, (*draft).readReplaces},
 
 	{"limit", ourText, func(d *draft, f field) { d.limitText = d.text(f) }},
+	{"also", ourLimit, func(d *draft, f field) { d.also = d.texts(f) }},
 	{"period", ourLimit, func(d *draft, f field) { d.limit.Period = d.duration(f) }},
 	{"algorithm", ourLimit, func(d *draft, f field) { d.limit.Algorithm = d.algorithm(f) }},
 	{"burst", ourLimit, func(d *draft, f field) { d.limit.Burst = d.whole(f, 1, math.MaxInt64) }},
@@ -125,6 +126,7 @@ type draft struct {
 
 	limitLine int
 	limitText string
+	also      []string // further limits, as texts
 	unit      string
 	limit     penstock.Limit // as the fields beside limitText and unit say
 	rule      Rule           // without its name, place and limit

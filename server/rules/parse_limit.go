@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/penstock-io/penstock"
 )
@@ -31,7 +32,58 @@ func (d *draft) addRule(name string) *Rule {
 		rule.setUnit()
 		d.setKeepFree(&rule)
 	}
-	return d.set.add(&rule)
+	added := d.set.add(&rule)
+	d.addAlso(added)
+	return added
+}
+
+// MaxAlso is how many further limits a rule may have.
+const MaxAlso = 4
+
+// addAlso adds the further limits of a descriptor as rules: each is the rule with that limit, under
+// the rule's name and its period, so that its counts survive a change of the count.
+func (d *draft) addAlso(rule *Rule) {
+	switch {
+	case len(d.also) > MaxAlso:
+		d.fail(d.lineOf("also"), "also: %d further limits: at most %d are allowed", len(d.also), MaxAlso)
+		return
+	case len(d.also) > 0 && (rule.Unlimited || rule.Limit.HasPermits()):
+		d.fail(d.lineOf("also"), "also: needs a limit over time beside it")
+		return
+	}
+	for last, first := rule, rule; len(d.also) > 0; d.also = d.also[1:] {
+		also := *first
+		also.Also = nil
+		also.Limit = d.parseLimitText("also", d.also[0])
+		also.Name += alsoMark + periodText(also.Limit)
+		switch {
+		case also.Limit.HasPermits():
+			d.fail(d.lineOf("also"), "also: '%s' holds permits, which need a descriptor of their own", excerpt(d.also[0]))
+			return
+		case isAlso(first, also.Name) || periodText(also.Limit) == periodText(first.Limit):
+			d.fail(d.lineOf("also"), "also: '%s' has the period of another limit here: want one limit for each period", excerpt(d.also[0]))
+			return
+		}
+		also.Limit.Name, also.CountedBy = limitName(also.Name), also.Name
+		also.setUnit()
+		d.setKeepFree(&also)
+		last.Also = d.set.add(&also)
+		last = last.Also
+	}
+}
+
+// isAlso reports whether a rule has a further limit of that name.
+func isAlso(r *Rule, name string) bool {
+	for r = r.Also; r != nil && r.Name != name; r = r.Also {
+	}
+	return r != nil
+}
+
+// periodText returns the period of a limit as its text has it, such as 1m or day.
+func periodText(l penstock.Limit) string {
+	_, after, _ := strings.Cut(l.WithName("").String(), "/")
+	period, _, _ := strings.Cut(after, " ")
+	return period
 }
 
 // addSharingRule adds the rule of a descriptor that keeps units of the limit above it free.
@@ -74,7 +126,7 @@ func (d *draft) setKeepFree(rule *Rule) {
 // Envoy's service.
 func (d *draft) buildLimit() penstock.Limit {
 	if d.isSet("limit") {
-		return d.parseLimitText()
+		return d.parseLimitText("limit", d.limitText)
 	}
 	l := d.limit
 	if !d.isSet("period") {
@@ -93,16 +145,16 @@ func (d *draft) buildLimit() penstock.Limit {
 	return l.Normal()
 }
 
-// parseLimitText reads the limit field. A rule names its limit itself, so that no two
+// parseLimitText reads the text of a limit in a field. A rule names its limit itself, so that no two
 // rules share state by accident.
-func (d *draft) parseLimitText() penstock.Limit {
-	l, err := d.parseLimit(d.limitText)
+func (d *draft) parseLimitText(name, text string) penstock.Limit {
+	l, err := d.parseLimit(text)
 	var bad *penstock.FieldError
 	switch {
 	case errors.As(err, &bad):
-		d.fail(d.lineOf("limit"), "limit '%s': %s %s", excerpt(d.limitText), bad.Field, bad.Problem)
+		d.fail(d.lineOf(name), "%s '%s': %s %s", name, excerpt(text), bad.Field, bad.Problem)
 	case l.Name != "":
-		d.fail(d.lineOf("limit"), "limit '%s': remove name=: a rule is named after its place in the file", excerpt(d.limitText))
+		d.fail(d.lineOf(name), "%s '%s': remove name=: a rule is named after its place in the file", name, excerpt(text))
 	default:
 		d.checkAlgorithm(l)
 	}

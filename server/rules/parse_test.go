@@ -19,16 +19,19 @@ func parse(t *testing.T, text string) *rules.Set {
 	return set
 }
 
+// twoLimits ends the message about a duplicate descriptor.
+const twoLimits = ": for two limits on one key, write the second there as also: LIMIT"
+
 func TestErrorsNameFileAndLine(t *testing.T) {
 	_, err := rules.Parse(
 		rules.File{Name: "good.yaml", Text: []byte("domain: good\n")},
 		rules.File{Name: "bad.yaml", Text: []byte("domain: bad\ndescriptors:\n- key: a\n- key: a\n- value: b\n")},
 	)
 	var one *rules.Error
-	if !errors.As(err, &one) || one.File != "bad.yaml" || one.Line != 4 || one.Reason != "duplicate descriptor composite key 'bad.a', first in bad.yaml:3" {
+	if !errors.As(err, &one) || one.File != "bad.yaml" || one.Line != 4 || one.Reason != "duplicate descriptor composite key 'bad.a', first in bad.yaml:3"+twoLimits {
 		t.Errorf("got %+v, want the duplicate on line 4 of bad.yaml", one)
 	}
-	want := "bad.yaml:4: duplicate descriptor composite key 'bad.a', first in bad.yaml:3\nbad.yaml:5: descriptor has empty key: add key: NAME"
+	want := "bad.yaml:4: duplicate descriptor composite key 'bad.a', first in bad.yaml:3" + twoLimits + "\nbad.yaml:5: descriptor has empty key: add key: NAME"
 	if err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

@@ -13,6 +13,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// texts returns a text, or a list of texts.
+func (r *reader) texts(f field) (all []string) {
+	if f.value.Kind != yaml.SequenceNode {
+		return []string{r.text(f)}
+	}
+	for _, n := range f.value.Content {
+		all = append(all, r.text(field{name: f.name, line: n.Line, value: r.resolveAlias(n)}))
+	}
+	return all
+}
+
 // text returns the text of a field. A value that YAML reads as another type, such as a
 // number, is returned as it is written.
 func (r *reader) text(f field) (s string) {

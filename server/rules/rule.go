@@ -29,6 +29,10 @@ type Rule struct {
 	// with a hash if it is longer, so that state survives a reload.
 	Limit penstock.Limit
 
+	// Also is a further limit on the same keys, as a rule of its own, and so on. A descriptor
+	// that matches is under all of them.
+	Also *Rule
+
 	// Unlimited rules allow everything and count nothing; Limit is unset.
 	Unlimited bool
 

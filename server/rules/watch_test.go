@@ -363,7 +363,7 @@ func TestLoadMergesDomains(t *testing.T) {
 		t.Fatalf("got %+v with the error %v, want two rules of one domain", set, err)
 	}
 	f.write("c.yaml", "domain: api\ndescriptors:\n- key: k\n")
-	want := f.join("c.yaml") + ":3: duplicate descriptor composite key 'api.k', first in " + f.join("a.yaml") + ":3"
+	want := f.join("c.yaml") + ":3: duplicate descriptor composite key 'api.k', first in " + f.join("a.yaml") + ":3" + twoLimits
 	if _, err := rules.Load(f.path, merge); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

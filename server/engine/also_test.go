@@ -1,0 +1,114 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
+)
+
+const alsoRules = `
+domain: llm
+descriptors:
+  - key: phone
+    limit: "2/1m fixed-window"
+    also: "3/day fixed-window"
+  - key: customer
+    limit: "10/1m"
+    also: ["100/1h fixed-window", "200/1d sliding-log"]
+    settle: true
+  - key: user
+    limit: "5/1m"
+`
+
+// ruleOf returns the result of a request, and which rule it names.
+func ruleOf(t *testing.T, e *engine.Engine, ds ...engine.Descriptor) (text, rule string) {
+	t.Helper()
+	var r engine.Result
+	if err := e.Decide(t.Context(), "llm", ds, &r); err != nil {
+		t.Fatal(err)
+	}
+	return textOf(&r), r.Statuses[0].Rule.Name
+}
+
+// A descriptor is under all limits of its rule, all or nothing, and its status is that of the tightest.
+func TestDecideFurtherLimits(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, alsoRules, nil)
+		phone := func(cost int64) engine.Descriptor { return descriptor(cost, "phone=1") }
+		for _, step := range []struct {
+			ds         []engine.Descriptor
+			want, rule string
+		}{
+			{[]engine.Descriptor{phone(1)}, "allowed: granted=1 remaining=1", "llm/phone"},
+			{[]engine.Descriptor{phone(3)}, "denied: granted=0 remaining=1 over denied", "llm/phone"}, // nothing of the day is taken
+			{[]engine.Descriptor{phone(1)}, "allowed: granted=1 remaining=0", "llm/phone"},
+			{[]engine.Descriptor{phone(1)}, "denied: granted=0 remaining=0 over denied", "llm/phone"},
+			{[]engine.Descriptor{phone(-1)}, "allowed: granted=-1 remaining=1", "llm/phone"},
+			{[]engine.Descriptor{phone(1), descriptor(1, "user=7")}, "allowed: granted=1 remaining=0 | granted=1 remaining=4", "llm/phone"},
+			{[]engine.Descriptor{phone(1), descriptor(1, "user=7")}, "denied: granted=0 remaining=0 over denied | granted=0 remaining=4", "llm/phone"},
+		} {
+			text, rule := ruleOf(t, e, step.ds...)
+			if text != step.want || rule != step.rule {
+				t.Errorf("%v: got %s by %s\nwant %s by %s", step.ds, text, rule, step.want, step.rule)
+			}
+		}
+	})
+}
+
+// The further limit denies when the first has units again, and the status names it.
+func TestDecideFurtherLimitDenies(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, alsoRules, nil)
+		for range 3 {
+			if _, err := e.TakeRule(t.Context(), e.Rules().Rule("llm/phone//1d"), "phone=2", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, rule := ruleOf(t, e, descriptor(1, "phone=2"))
+		if text != "denied: granted=0 remaining=0 over denied" || rule != "llm/phone//1d" {
+			t.Errorf("got %s by %s, want a denial by the limit of a day", text, rule)
+		}
+	})
+}
+
+// All limits of a rule are settled, and an override of the rule exempts a key from all, or bans it.
+func TestDecideFurtherLimitsSettleAndOverrides(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, alsoRules, nil)
+		want(t, takeWithID(t, e, "x", descriptor(8, "customer=a")), "allowed: granted=8 remaining=2")
+		want(t, settle(t, e, "x", descriptor(3, "customer=a")), "allowed: granted=3 remaining=7")
+		for rule, used := range map[string]int64{"llm/customer//1h": 97, "llm/customer//1d": 197} {
+			if d, err := e.TakeRule(t.Context(), e.Rules().Rule(rule), "customer=a", 0); err != nil || d.Remaining != used {
+				t.Errorf("%s: %v, %v, want %d remaining", rule, d, err, used)
+			}
+		}
+		all := []overrides.Override{
+			{Rule: "llm/customer", Key: "customer=a", Limit: "unlimited"}, {Rule: "llm/customer//1h", Key: "customer=b", Limit: "ban"},
+		}
+		if err := e.Overrides().Put(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		want(t, decide(t, e, "llm", descriptor(1000, "customer=a")), "allowed: unlimited")
+		if got := decide(t, e, "llm", descriptor(1, "customer=b")); got[:7] != "denied:" {
+			t.Errorf("a key that is banned under a further limit: %s", got)
+		}
+	})
+}
+
+func TestFindTargetRefusesSeveralLimits(t *testing.T) {
+	e := newEngine(t, newMemory(), alsoRules, nil)
+	if _, err := e.FindTarget(t.Context(), "llm", descriptor(1, "phone=1").Entries); !errors.Is(err, engine.ErrSeveralLimits) {
+		t.Errorf("got %v, want %v", err, engine.ErrSeveralLimits)
+	}
+}
+
+func TestDecideFurtherLimitsAllocateNothing(t *testing.T) {
+	e := newEngine(t, newMemory(), alsoRules, nil)
+	ds, r := []engine.Descriptor{descriptor(1, "phone=3")}, engine.Result{}
+	if n := testing.AllocsPerRun(100, func() { _ = e.Decide(t.Context(), "llm", ds, &r) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

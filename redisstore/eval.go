@@ -43,7 +43,10 @@ func (s *Store) evalError(d *deadline, c *Call) error {
 	case ended != nil:
 		return c.wrapError(ended)
 	case isReply(c.Err) && !notExecuted(c.Err):
-		return c.wrapError(s.refused(c.Err))
+		if refused := refusalOf(c.Err, s.client.Sharded()); refused != nil { // not counted: no decision depends on it
+			return c.wrapError(refused)
+		}
+		return c.wrapError(c.Err)
 	}
 	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, c.Err))
 }

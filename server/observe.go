@@ -93,6 +93,7 @@ func (m *monitor) describe(state *observe.Store) {
 		count := counterValue(m.metrics.stateLosses.WithLabelValues(redisName, reason))
 		state.StateLosses = append(state.StateLosses, observe.StateLoss{Reason: reason, Count: count})
 	}
+	state.Refusals, _ = m.redis.Refusals()
 	state.Errors = counterValue(m.metrics.storeErrors.WithLabelValues(redisName))
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -28,6 +29,7 @@ type monitor struct {
 	wake      chan struct{}     // signals run to log a change of state
 	warned    bool              // the store's warnings were logged
 	downSince time.Time         // when the outage was logged; zero if Redis is up
+	refusing  bool              // that Redis refuses calls was logged
 
 	mu        sync.Mutex
 	down      map[int]error // shards that are down, and why
@@ -128,7 +130,10 @@ func (m *monitor) failing() bool {
 func (m *monitor) reason() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	_, refused := m.redis.Refusals()
 	switch all := m.redis.Shards(); {
+	case refused != nil:
+		return fmt.Errorf("redis answers, but refuses calls: %w", refused)
 	case len(m.down) > 0 && all > 1:
 		return fmt.Errorf("redis unavailable, %d of %d shards down: %w", len(m.down), all, m.firstError())
 	case len(m.down) > 0:
@@ -145,13 +150,20 @@ func (m *monitor) firstError() error {
 	return m.down[slices.Min(slices.Collect(maps.Keys(m.down)))]
 }
 
-// logState logs when Redis became unavailable, and when it is available again.
+// logState logs when Redis became unavailable, when it refuses calls, and when it is available again.
 func (m *monitor) logState() {
-	err, logged := m.reason(), !m.downSince.IsZero()
+	err, logged, refused := m.reason(), !m.downSince.IsZero(), (*redisstore.RefusedError)(nil)
+	refusing := errors.As(err, &refused)
+	switch {
+	case refusing && !m.refusing:
+		m.log.Error("Redis refuses calls, which is no outage, applying on_store_failure", "err", err)
+	case err != nil && !logged:
+		m.log.Error("Redis unavailable, applying on_store_failure", "err", err)
+	}
+	m.refusing = refusing
 	switch {
 	case err != nil && !logged:
 		m.downSince = time.Now()
-		m.log.Error("Redis unavailable, applying on_store_failure", "err", err)
 	case err == nil && logged:
 		m.log.Info("Redis available again", "after", time.Since(m.downSince).Round(time.Millisecond))
 		m.downSince = time.Time{}
@@ -225,13 +237,18 @@ const (
 )
 
 var (
-	degradedDesc    = prometheus.NewDesc("penstock_degraded", "Whether some decisions are made without the store (1) or none (0).", nil, nil)
-	unavailableDesc = prometheus.NewDesc("penstock_store_unavailable", "Whether a shard of the store is unavailable (1) or not (0).", []string{"store", "shard"}, nil)
+	degradedDesc      = prometheus.NewDesc("penstock_degraded", "Whether some decisions are made without the store (1) or none (0).", nil, nil)
+	storeRefusalsDesc = prometheus.NewDesc("penstock_store_refusals_total", "Store calls that the store refused, though it is available.", []string{"store"}, nil)
+	storeRefusingDesc = prometheus.NewDesc("penstock_store_refusing", "Whether the store refused a call within the last ten seconds (1) or not (0).", []string{"store"}, nil)
+	unavailableDesc   = prometheus.NewDesc("penstock_store_unavailable", "Whether a shard of the store is unavailable (1) or not (0).", []string{"store", "shard"}, nil)
 )
 
 // export exports which shards are unavailable.
 func (m *monitor) export(to exporter) {
 	to.flag(degradedDesc, m.reason() != nil)
+	count, refused := m.redis.Refusals()
+	to.counter(storeRefusalsDesc, count, redisName)
+	to.flag(storeRefusingDesc, refused != nil, redisName)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for shard := range m.redis.Shards() {

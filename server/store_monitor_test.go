@@ -14,6 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
 	"github.com/penstock-io/penstock/server"
 )
 
@@ -183,6 +184,43 @@ func TestNewRejectsMisconfiguredRedis(t *testing.T) {
 			t.Errorf("%s: %v, %v, want an error that names the setting", name, s, err)
 		}
 	}
+}
+
+// A Redis that answers, but refuses, ends the start. While the daemon runs it is told apart from an outage, on every
+// page, and the breaker does not hide it.
+func TestServerTellsThatRedisRefuses(t *testing.T) {
+	server1 := startRedis(t)
+	refuses := redisproxy.Preset{Replies: map[string]string{"EVAL": "-ERR bad lua script", "EVALSHA": "-ERR bad lua script"}}
+	p := redisproxy.Start(t, refuses, server1)
+	settings := map[string]string{"store": p.URL(), "redis-timeout": "10s"}
+	s, err := server.New(t.Context(), load(t, settings), nil)
+	if err == nil || !strings.Contains(err.Error(), "bad lua script") || !strings.Contains(err.Error(), "script_check_enable") {
+		t.Fatalf("got %v, %v, want the words of the server, and what to do", s, err)
+	}
+	p.Behave(redisproxy.Preset{})
+	d := start(t, settings)
+	if source, _ := d.take("k", "10/h", "1"); source != "store" {
+		t.Fatalf("decided by %s, want the store", source)
+	}
+	p.Behave(refuses)
+	d.await("refusals are told", func() bool {
+		source, _ := d.take("k", "10/h", "1")
+		_, ready := get(t, "http://"+d.addr("admin")+"/readyz")
+		return source == "fallback" && d.isDegraded() && strings.Contains(ready, "refuses calls") && d.metric(`penstock_store_refusing{store="redis"}`) == "1"
+	})
+	before := d.metric(`penstock_store_refusals_total{store="redis"}`)
+	d.await("refusals are counted behind the open breaker", func() bool {
+		_, live := get(t, "http://"+d.addr("admin")+"/v1/live")
+		return d.metric(`penstock_store_refusals_total{store="redis"}`) != before && regexp.MustCompile(`"refusals": ?[1-9]`).MatchString(live)
+	})
+	if text := d.log.String(); !strings.Contains(text, "Redis refuses calls") || strings.Contains(text, "Redis unavailable") {
+		t.Errorf("the log: %s, want a refusal and no outage", text)
+	}
+	p.Behave(redisproxy.Preset{})
+	d.await("the store decides again", func() bool {
+		source, _ := d.take("k", "10/h", "1")
+		return source == "store" && !d.isDegraded() && d.metric(`penstock_store_refusing{store="redis"}`) == "0"
+	})
 }
 
 func TestServerShutdownReturnsLeasedUnits(t *testing.T) {

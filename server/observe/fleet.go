@@ -329,6 +329,7 @@ func (l *Live) addListeners(all []peerListener, latency map[string][]uint64, bou
 // state, so it counts once.
 func (s *Store) add(daemon string, other *peerStore) {
 	s.Errors += other.Errors
+	s.Refusals += other.Refusals
 	s.Degraded = s.Degraded || other.Degraded
 	for _, reason := range other.Reasons {
 		s.Reasons = append(s.Reasons, daemon+": "+reason)

@@ -103,7 +103,8 @@ type Store struct {
 	// Shards are the parts of a store on Redis with their own failures.
 	Shards      []Shard     `json:"shards"`
 	StateLosses []StateLoss `json:"state_losses"`
-	Errors      uint64      `json:"errors"` // calls that failed because it was unavailable
+	Errors      uint64      `json:"errors"`   // calls that failed because it was unavailable
+	Refusals    uint64      `json:"refusals"` // calls that it refused, though it was available
 
 	Memory *Memory `json:"memory,omitempty"` // of a memory store
 }

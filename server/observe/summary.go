@@ -42,6 +42,7 @@ type peerStore struct {
 	Degraded    bool
 	Reasons     []string
 	Errors      uint64
+	Refusals    uint64
 	StateLosses map[string]uint64
 }
 
@@ -138,7 +139,7 @@ func cutRows(rows []RuleRow) []RuleRow {
 }
 
 func newPeerStore(s *Store) peerStore {
-	p := peerStore{Degraded: s.Degraded, Errors: s.Errors, StateLosses: map[string]uint64{}}
+	p := peerStore{Degraded: s.Degraded, Errors: s.Errors, Refusals: s.Refusals, StateLosses: map[string]uint64{}}
 	for _, reason := range s.Reasons[:min(len(s.Reasons), maxPeerReasons)] {
 		p.Reasons = append(p.Reasons, cutText(reason))
 	}

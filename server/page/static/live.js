@@ -129,6 +129,7 @@ export function open(root, context) {
 			const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
 			facts.push(['State losses since the start', lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
 			facts.push(['Failed calls since the start', integer(store.errors)]);
+			if (store.refusals) facts.push(['Refused calls since the start', el('span.tag.denied', integer(store.refusals))]);
 		}
 		const m = store.memory;
 		if (m) {

@@ -12,8 +12,8 @@ type BreakerGroupOptions struct {
 	BreakerOptions
 
 	// MaxKeys bounds the breakers that are kept. Beyond it, a healthy breaker
-	// without calls in flight makes room. If there is none, calls of new keys
-	// are admitted without a breaker. Default: 1,000.
+	// without calls in flight makes room. If there is none among a few, calls of
+	// new keys are admitted without a breaker. Default: 1,000.
 	MaxKeys int
 }
 
@@ -122,10 +122,17 @@ func (g *BreakerGroup) acquireNew(key string) *groupBreaker {
 	return b
 }
 
-// evict removes a breaker that no caller would miss, and reports whether there was
-// one.
+// maxSearched is how many breakers evict looks at: every call of a new key pays for it while
+// all breakers are in use.
+const maxSearched = 64
+
+// evict removes a breaker that no caller would miss, and reports whether it found one.
 func (g *BreakerGroup) evict() bool {
+	searched := 0
 	for key, b := range g.breakers { // in random order
+		if searched++; searched > maxSearched {
+			break
+		}
 		if b.inFlight.Load() == 0 && b.state.IsHealthy() {
 			delete(g.breakers, key)
 			return true

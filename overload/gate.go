@@ -141,7 +141,8 @@ func (p Priority) rank() int {
 
 const ranks = 3
 
-// A Pass is an admitted call. Its caller must end it, exactly once, with Leave.
+// A Pass is an admitted call. Its caller must end it, exactly once, with Leave: leaving twice
+// ends another call early.
 type Pass struct {
 	gate  *Gate
 	start int64
@@ -181,6 +182,10 @@ func (p Pass) Leave(o Outcome) {
 
 func (g *Gate) leave(start int64, o Outcome, now int64) {
 	word := g.word.Add(^uint64(0))
+	if inFlight(word) == countMask { // no call was in flight: the caller has left before
+		g.word.Add(1)
+		return
+	}
 	if g.meter.record(start, now, o, inFlight(word)+1) {
 		g.removeHung()
 	}

@@ -245,6 +245,24 @@ func TestGateDoesNotAllocate(t *testing.T) {
 	}
 }
 
+func TestGateSurvivesLeavingTwice(t *testing.T) {
+	gate := overload.NewGate(&overload.GateOptions{Limit: 1})
+	pass, err := gate.Enter(t.Context(), overload.Normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		pass.Leave(overload.Success)
+	}
+	if n := gate.Stats().InFlight; n != 0 {
+		t.Errorf("%d calls are in flight", n)
+	}
+	if pass, err = gate.Enter(t.Context(), overload.Normal); err != nil {
+		t.Fatal(err)
+	}
+	pass.Leave(overload.Success)
+}
+
 func TestZeroPassIsHarmless(*testing.T) { overload.Pass{}.Leave(overload.Success) }
 
 func TestInsteadAnswersRefusedAndFailedCalls(t *testing.T) {

@@ -14,6 +14,7 @@ from ._transport import Response, Transport
 from ._wire import AnyRequest, Body, Decision, Request, RuleRequest, check_cost, check_costs, decode, negate, substitute
 
 _LONGEST_HOLD = 24 * 60 * 60.0  # for which the daemon remembers an ID
+_SHORTEST_PAUSE = 0.01  # before a retry, whatever the answer says
 
 Returned = TypeVar("Returned")
 
@@ -123,6 +124,7 @@ class _Verbs(Generic[Returned]):
                 pause = decision.retry_after
                 if decision.allowed or pause is None or time.monotonic() + pause > end:
                     return decision
+                pause = max(pause, _SHORTEST_PAUSE)
             except UnavailableError as error:
                 pause = _backoff(error, attempt)
                 if not repeatable or time.monotonic() + pause > end:
@@ -238,9 +240,10 @@ def _decision(result: Result) -> Decision:
         raise result
     assert result is not None
     status, answer, retry_after = result
-    if status in (200, 429) and isinstance(answer, dict) and isinstance(answer.get("allowed"), bool):
-        return decode(answer)
-    raise error_of(status, answer, retry_after)
+    decision = decode(answer) if status in (200, 429) else None
+    if decision is None:
+        raise error_of(status, answer, retry_after)
+    return decision
 
 
 def _list_of(requests: Sequence[AnyRequest], id: Optional[str]) -> Body:

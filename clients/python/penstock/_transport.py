@@ -104,5 +104,5 @@ def _is_readable(connection: http.client.HTTPConnection) -> bool:
 def parse(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # an error page of a proxy

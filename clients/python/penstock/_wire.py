@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union, cast
 
 from ._errors import InvalidRequestError, UnavailableError
 
@@ -85,13 +85,28 @@ _numbers = ("granted", "limit", "remaining", "retry_after", "reset_after", "dela
 _texts = ("source", "rule", "mode", "detail")
 
 
-def decode(body: Body) -> Decision:
-    """Return a decision of the daemon."""
+def decode(body: Any, nested: bool = False) -> Optional[Decision]:
+    """Return a decision of the daemon, or None if it is not one."""
+    if not isinstance(body, dict) or not isinstance(body.get("allowed"), bool):
+        return None
     fields = {name: body[name] for name in _numbers + _texts if name in body}
+    if not all(_valid(name, value) for name, value in fields.items()):
+        return None
     if "retry_after" not in body and not body["allowed"]:
         fields["retry_after"] = None
-    decisions = [decode(d) for d in body.get("decisions", [])]
-    return Decision(allowed=body["allowed"], limited="granted" in body, decisions=decisions, **fields)
+    inner = [] if nested else body.get("decisions", [])
+    decisions = [decode(d, nested=True) for d in inner] if isinstance(inner, list) else [None]
+    if None in decisions:
+        return None
+    return Decision(allowed=body["allowed"], limited="granted" in body, decisions=cast(List[Decision], decisions), **fields)
+
+
+def _valid(name: str, value: object) -> bool:
+    if name in _texts:
+        return isinstance(value, str)
+    if name in ("retry_after", "reset_after") and value is None:
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and (name == "granted" or 0 <= value < float("inf"))
 
 
 def substitute(allowed: bool, error: UnavailableError, requests: int) -> Decision:

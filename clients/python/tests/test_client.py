@@ -37,6 +37,32 @@ def daemon(action: str) -> None:
     sys.stdin.readline()
 
 
+@contextmanager
+def answering(body: str) -> Iterator[Tuple[str, List[str]]]:
+    """Run a server that always answers the same, and yield its address and the requests."""
+    requests: List[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requests.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", requests
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 class ClientTest(unittest.TestCase):
     def test_take_charges_and_denies(self) -> None:
         request = Request("py-take", "2/1h")
@@ -173,6 +199,30 @@ class ClientTest(unittest.TestCase):
         both = [replace(request, key="py-short-a"), replace(request, key="py-short-b")]
         with losing_proxy(1) as (address, _), penstock.Client(address, timeout=PATIENCE) as lossy:
             self.assertGreaterEqual(lossy.take_all(both, wait=60).remaining, 900_000_000)
+
+    def test_malformed_answers_are_unavailable(self) -> None:
+        bodies = [
+            '{"allowed": true, "decisions": null}',
+            '{"allowed": true, "decisions": [null]}',
+            '{"allowed": false, "retry_after": "soon"}',
+            '{"allowed": false, "retry_after": -5}',
+            '{"allowed": false, "retry_after": 1e999}',
+            '{"allowed": true, "granted": true}',
+            '{"allowed": true, "source": 7}',
+            '{"allowed": 1}',
+            "[" * 200000,
+            "nonsense",
+        ]
+        for body in bodies:
+            with answering(body) as (address, _):
+                decision = penstock.Client(address, timeout=PATIENCE, on_unavailable="deny").take(Request("k", "1/1h"))
+                self.assertEqual((decision.allowed, decision.source), (False, "client"), body[:80])
+
+    def test_a_retry_pauses_whatever_the_answer_says(self) -> None:
+        with answering('{"allowed": false, "retry_after": 0}') as (address, requests):
+            decision = penstock.Client(address, timeout=PATIENCE).take(Request("k", "1/1h"), wait=0.2)
+            self.assertFalse(decision.allowed)
+            self.assertLess(len(requests), 25)
 
     def test_a_daemon_that_does_not_answer_is_unavailable(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 
 import { errorOf, InvalidRequestError, UnavailableError } from "./errors.js";
-import { checkCost, decode, encode, substitute, withCosts } from "./wire.js";
+import { checkCost, decode, encode, isDecision, substitute, withCosts } from "./wire.js";
 
 /**
  * @typedef {import("../index.js").CallOptions} CallOptions
@@ -17,6 +17,9 @@ import { checkCost, decode, encode, substitute, withCosts } from "./wire.js";
 
 /** The longest sleep that setTimeout can do, in seconds. */
 const longestSleep = 2 ** 31 / 1000 - 1;
+
+/** The shortest pause before a retry, in seconds, whatever the answer says. */
+const shortestPause = 0.01;
 
 /** The longest time for which the daemon remembers an ID, in seconds. */
 const longestHold = 24 * 60 * 60;
@@ -174,7 +177,7 @@ export class Client {
         if (outcome instanceof UnavailableError) throw outcome;
         return outcome;
       }
-      await sleep(pause, signal);
+      await sleep(Math.max(pause, shortestPause), signal);
     }
   }
 
@@ -190,8 +193,7 @@ export class Client {
     signal?.throwIfAborted();
     const { response, body, failure } = await this.#post(call, signal);
     if (!response) return failure;
-    const isDecision = (response.status === 200 || response.status === 429) && typeof body?.allowed === "boolean";
-    if (isDecision) return decode(body);
+    if ((response.status === 200 || response.status === 429) && isDecision(body)) return decode(body);
     const error = errorOf(response.status, body, response.headers.get("Retry-After"));
     if (error instanceof UnavailableError) return error;
     throw error;

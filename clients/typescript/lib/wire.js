@@ -52,6 +52,32 @@ export function checkCost(cost, min) {
 }
 
 /**
+ * isDecision reports whether the body of a response is a decision. What else answers, such as
+ * a proxy, must not be taken for one.
+ *
+ * @param {any} body
+ * @param {boolean} [nested]
+ * @returns {boolean}
+ */
+export function isDecision(body, nested = false) {
+  if (typeof body?.allowed !== "boolean") return false;
+  /** @param {unknown} value */
+  const isTime = (value) => value === undefined || (typeof value === "number" && value >= 0);
+  const counts = [body.granted, body.limit, body.remaining];
+  const texts = [body.source, body.rule, body.mode, body.detail];
+  const inner = nested ? [] : (body.decisions ?? []);
+  return (
+    (body.retry_after === null || isTime(body.retry_after)) &&
+    (body.reset_after === null || isTime(body.reset_after)) &&
+    isTime(body.delay) &&
+    counts.every((count) => count === undefined || typeof count === "number") &&
+    texts.every((text) => text === undefined || typeof text === "string") &&
+    Array.isArray(inner) &&
+    inner.every((d) => isDecision(d, true))
+  );
+}
+
+/**
  * decode returns a decision of the daemon.
  *
  * @param {any} body

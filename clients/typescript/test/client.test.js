@@ -20,6 +20,22 @@ async function daemon(action) {
   await replies.next();
 }
 
+/** answering runs a server that always answers the same. */
+async function answering(body, use) {
+  const requests = [];
+  const server = createServer((request, response) => {
+    requests.push(request.url);
+    request.resume().on("end", () => response.end(body));
+  });
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  try {
+    await use(`http://127.0.0.1:${server.address().port}`, requests);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
 const tests = {
   async "programs in CommonJS can require it"() {
     assert.equal(createRequire(import.meta.url)("../index.js").Client, penstock.Client);
@@ -67,6 +83,25 @@ const tests = {
     assert.ok(refunded.decisions[0].granted < -600, `granted ${refunded.decisions[0].granted}`);
     const negative = { ...request, descriptors: [{ ...descriptors[0], cost: -700 }] };
     await assert.rejects(permitted.refund(negative), penstock.InvalidRequestError);
+  },
+
+  async "malformed answers are unavailable"() {
+    const bodies = ['{"allowed":true,"decisions":{}}', '{"allowed":true,"decisions":[null]}', '{"allowed":false,"retry_after":"soon"}',
+      '{"allowed":false,"retry_after":-5}', '{"allowed":true,"granted":"1"}', '{"allowed":true,"source":7}', '{"allowed":1}', "[".repeat(200000), "nonsense"];
+    for (const body of bodies) {
+      await answering(body, async (url) => {
+        const decision = await new penstock.Client(url, { ...patience, onUnavailable: "deny" }).take({ key: "k", limit: "1/1h" }, { wait: 0.02 });
+        assert.deepEqual([decision.allowed, decision.source], [false, "client"], body.slice(0, 80));
+      });
+    }
+  },
+
+  async "a retry pauses whatever the answer says"() {
+    await answering('{"allowed":false,"retry_after":0}', async (url, requests) => {
+      const decision = await new penstock.Client(url, patience).take({ key: "k", limit: "1/1h" }, { wait: 0.2 });
+      assert.equal(decision.allowed, false);
+      assert.ok(requests.length < 25, `${requests.length} requests in 0.2 s`);
+    });
   },
 
   async "takeAll charges all or none"() {

@@ -60,7 +60,7 @@ func newMetrics() *metrics {
 		lastLoadOK:        newGauge("penstock_config_last_load_successful", "0 while the last load of the rules is one that failed, else 1."),
 		rules:             newGauge("penstock_rules", "Rules in force."),
 		invalidRequests:   newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
-		actions:           newCounterVec("penstock_admin_actions_total", "Actions that undo a limit, on any API, by action and result: done, refused or failed.", "action", "result"),
+		actions:           newCounterVec("penstock_admin_actions_total", "Actions that undo a limit, on any API, by action and result: done, refused, failed or unknown.", "action", "result"),
 		auditErrors:       newCounter("penstock_audit_errors_total", "Lines that could not be written to the audit log."),
 		decisionsBySource: newCounterVec("penstock_decisions_by_source_total", "Decisions by source.", "source"),
 		leaseUnits:        newCounter("penstock_lease_units_total", "Leased units that were spent locally."),
@@ -196,19 +196,41 @@ func engineCollector(e *engine.Engine) collector {
 		for _, n := range e.UnmatchedCounters() {
 			to.counter(unmatchedDesc, n.Count, n.Domain)
 		}
-		for _, n := range e.RuleStats() {
+		all := e.RuleStats()
+		own := all[:min(len(all), maxRuleSeries)]
+		for _, n := range own {
 			to.rule(n)
+		}
+		if others := all[len(own):]; len(others) > 0 {
+			to.decisions(otherRules, others...)
 		}
 	}
 }
 
+// maxRuleSeries is how many rules have series of their own: with many more, a scrape takes longer
+// than its interval. The others share those of otherRules, which no rule is called.
+const (
+	maxRuleSeries = 10_000
+	otherRules    = "(others)"
+)
+
+// decisions exports the sums of the counters of rules.
+func (e exporter) decisions(rule string, all ...*engine.RuleStats) {
+	var allowed, denied, shadowed, errors, allowedUnits, deniedUnits uint64
+	for _, n := range all {
+		allowed, denied, shadowed = allowed+n.Allowed(), denied+n.Denied.Load(), shadowed+n.Shadowed.Load()
+		errors, allowedUnits, deniedUnits = errors+n.Errors.Load(), allowedUnits+n.AllowedUnits(), deniedUnits+n.DeniedUnits.Load()
+	}
+	e.counter(decisionsDesc, allowed, rule, "allowed", "enforce")
+	e.counter(decisionsDesc, denied, rule, "denied", "enforce")
+	e.counter(decisionsDesc, shadowed, rule, "denied", "shadow")
+	e.counter(decisionsDesc, errors, rule, "error", "enforce")
+	e.counter(unitsDesc, allowedUnits, rule, "allowed")
+	e.counter(unitsDesc, deniedUnits, rule, "denied")
+}
+
 func (e exporter) rule(n *engine.RuleStats) {
-	e.counter(decisionsDesc, n.Allowed(), n.Rule, "allowed", "enforce")
-	e.counter(decisionsDesc, n.Denied.Load(), n.Rule, "denied", "enforce")
-	e.counter(decisionsDesc, n.Shadowed.Load(), n.Rule, "denied", "shadow")
-	e.counter(decisionsDesc, n.Errors.Load(), n.Rule, "error", "enforce")
-	e.counter(unitsDesc, n.AllowedUnits(), n.Rule, "allowed")
-	e.counter(unitsDesc, n.DeniedUnits.Load(), n.Rule, "denied")
+	e.decisions(n.Rule, n)
 	if n.Rule != "" { // ad-hoc limits differ by request
 		e.gauge(limitDesc, n.Limit, n.Rule)
 	}

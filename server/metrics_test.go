@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -76,6 +77,36 @@ func penstockMetrics(text string) string {
 		}
 	}
 	return strings.Join(lines, "")
+}
+
+// However many rules there are, a scrape is bounded: those beyond 10,000 are counted together.
+func TestMetricsAreBounded(t *testing.T) {
+	const rules = 10_005
+	text := strings.Builder{}
+	text.WriteString("domain: many\ndescriptors:\n")
+	for i := range rules {
+		fmt.Fprintf(&text, "  - {key: k%d, limit: 2/1h}\n", i)
+	}
+	d := start(t, map[string]string{"rules": writeRules(t, text.String())})
+	for range 3 {
+		for _, i := range []int{0, rules - 2, rules - 1} {
+			post(t, d.addr("http"), fmt.Sprintf(`{"domain":"many","descriptors":[{"entries":[{"key":"k%d","value":"v"}]}]}`, i))
+		}
+	}
+	_, scrape := get(t, "http://"+d.addr("admin")+"/metrics")
+	lines := strings.Split(scrape, "\n")
+	for _, want := range []string{
+		`penstock_decisions_total{mode="enforce",outcome="allowed",rule="many/k0"} 2`,
+		`penstock_decisions_total{mode="enforce",outcome="allowed",rule="(others)"} 4`,
+		`penstock_decisions_total{mode="enforce",outcome="denied",rule="(others)"} 2`,
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if n := strings.Count(scrape, "penstock_limit_units{"); n > 10_000 {
+		t.Errorf("%d rules have series of their own", n)
+	}
 }
 
 func TestMetricsCountOverflowDecisions(t *testing.T) {

@@ -324,6 +324,36 @@ func TestOverrideNamesAreDistinct(t *testing.T) {
 	}
 }
 
+// A daemon that does not know of a higher limit yet frees nothing under it.
+func TestRaisedWindowAdmitsTheLargerLimitOnTwoDaemons(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		for entry, raised := range map[string]string{"window=a": "15/1h fixed-window", "log=a": "15/1h sliding-log"} {
+			first, second := newOverridden(t, store), newOverridden(t, store)
+			granted := 0
+			ask := func(o *overridden, times int) {
+				for range times {
+					if r := o.decide(1, entry); !r.OverLimit {
+						granted++
+					}
+				}
+			}
+			rule := "o/" + strings.Split(entry, "=")[0]
+			ask(second, 4)
+			first.set(rule, entry, raised)
+			for range 3 {
+				ask(first, 8)
+				ask(second, 8) // by the rule's own limit of 10
+			}
+			second.set(rule, entry, raised)
+			ask(second, 20)
+			ask(first, 20)
+			if granted != 15 {
+				t.Errorf("%s: %d granted, want 15", entry, granted)
+			}
+		}
+	})
+}
+
 // An outage is not the fault of the keys that are denied meanwhile.
 func TestPenaltyIgnoresDenialsOfFallback(t *testing.T) {
 	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {

@@ -272,13 +272,13 @@ func FinishAll(admitted []Admission, ds []penstock.Decision, err error) {
 }
 
 // Finish ends an admission with the result of its request. A request that failed may have
-// been charged, unless it was invalid.
+// been charged, unless it was invalid, or settles under an ID that is not known.
 func (a *Admission) Finish(d *penstock.Decision, err error) {
 	if a.ledger == nil {
 		return
 	}
 	left := d.Granted > 0
-	if err != nil {
+	if err != nil && !errors.Is(err, penstock.ErrUnknownID) {
 		var invalid *penstock.FieldError
 		left = !errors.As(err, &invalid)
 	}

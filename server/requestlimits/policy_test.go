@@ -22,6 +22,7 @@ func TestFinishAccountsForUnknownOutcomes(t *testing.T) {
 		{&penstock.Decision{}, nil, false},
 		{&penstock.Decision{}, fmt.Errorf("%w: no answer", penstock.ErrUnavailable), true},
 		{&penstock.Decision{}, context.Canceled, true},
+		{&penstock.Decision{}, fmt.Errorf("%w: settled without a take", penstock.ErrUnknownID), false},
 		{&penstock.Decision{}, &penstock.RequestError{Err: &penstock.FieldError{Field: "Count", Kind: penstock.ErrBadLimit}}, false},
 	} {
 		p := New(penstock.NewMemory(nil), Options{MaxStoreBytes: 100_000})

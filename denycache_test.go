@@ -926,8 +926,8 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 }
 
 // A denial that the cache answers never reaches the store, and one that reaches the store
-// leaves no trace. So later answers are the same, also after reservations and after the
-// limit is lowered.
+// leaves no trace. So later answers are the same, also after reservations and refunds, and
+// after the limit is lowered.
 func TestDenyCacheLeavesSameFuture(t *testing.T) {
 	for seed := range uint64(fixedseed.FewerUnderRace(300)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -936,12 +936,17 @@ func TestDenyCacheLeavesSameFuture(t *testing.T) {
 		cached, plain := penstock.NewMemory(options), penstock.NewMemory(options)
 		cache := penstock.WithDenyCache(cached, &penstock.DenyCacheOptions{Now: clock.now})
 		high := penstock.Limit{Name: "changed", Count: 1000, Period: 100 * time.Second, Burst: rng.Int64N(50) + 2}
+		if seed%2 > 0 {
+			high.Algorithm = penstock.LeakyBucket
+		}
 		limit := high
 		for range 300 {
 			r := penstock.Request{Key: "key", Limit: limit, Cost: rng.Int64N(limit.Burst) + 1}
-			switch rng.IntN(6) {
+			switch rng.IntN(7) {
 			case 0:
 				r.MaxDelay = time.Duration(rng.Int64N(2000)) * time.Millisecond
+			case 6:
+				r.Cost = -r.Cost
 			case 1:
 				limit = high
 				limit.Burst = rng.Int64N(high.Burst) + 1

@@ -17,9 +17,11 @@ import (
 // A take of n units takes 3·n or 2·n from the next store, whole numbers under every
 // algorithm, so processes that share a limit never exceed it together, and those that are
 // warm may use what a cold one leaves. A price that the limit could never grant is lowered
-// to one that it can. Granted and Remaining are in units at the current price, and
-// RetryAfter is at that price: when it falls, the request may pass sooner. Limit is that
-// of the next store.
+// to one that it can: a take of n pays three from a Capacity of 3·n on. So a Burst of 1 has no
+// warm-up, and a Burst of 2 begins with half of the rate. To space requests evenly in a cold
+// process, too, use a LeakyBucket with a Burst of 3. Granted and Remaining are in units at the
+// current price, and RetryAfter is at that price: when it falls, the request may pass sooner.
+// Limit is that of the next store.
 //
 // The refund of a Wait or a reservation which ends early returns units at the current price:
 // never more than was paid for them, and less if the price has fallen since. Any other refund,

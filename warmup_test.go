@@ -207,6 +207,28 @@ func TestWarmUpNeverLocksOut(t *testing.T) {
 	})
 }
 
+// The price is paid out of the burst. A burst of three is the smallest from which all of it can be paid.
+func TestWarmUpOfSmallBursts(t *testing.T) {
+	for text, want := range map[string]int{
+		"90/1s burst=1": 90, "90/1s burst=2": 45, "90/1s burst=3": 30, "90/1s leaky-bucket burst=3": 30,
+	} {
+		withWarmUp(t, text, func(t *testing.T, cold, _ *penstock.Limiter) {
+			granted, end := 0, time.Now().Add(time.Second)
+			for time.Now().Before(end) {
+				d, err := cold.Allow(ctx, "key")
+				if err != nil {
+					t.Fatal(err)
+				}
+				granted += int(d.Granted)
+				time.Sleep(d.Delay + d.RetryAfter)
+			}
+			if granted != want {
+				t.Errorf("%s: %d in the first second, want %d", text, granted, want)
+			}
+		})
+	}
+}
+
 func TestWarmUpTakeAllPaysForEach(t *testing.T) {
 	withWarmUp(t, "100/1h", func(t *testing.T, cold, warm *penstock.Limiter) {
 		a, b := cold.Request("a"), cold.Request("b")
@@ -220,7 +242,6 @@ func TestWarmUpTakeAllPaysForEach(t *testing.T) {
 	})
 }
 
-// What reports a use, or holds permits, pays no price.
 // Two takes of one key fit beside the units that one of them keeps free, but not at the price that
 // the other could pay alone.
 func TestWarmUpTakeAllPaysWhatAllCanKeepFree(t *testing.T) {
@@ -234,6 +255,7 @@ func TestWarmUpTakeAllPaysWhatAllCanKeepFree(t *testing.T) {
 	})
 }
 
+// What reports a use, or holds permits, pays no price.
 func TestWarmUpChargesAndPermitsPayNoPrice(t *testing.T) {
 	withWarmUp(t, "100/1h", func(t *testing.T, cold, warm *penstock.Limiter) {
 		if d, err := cold.Charge(ctx, "key", 30); err != nil || d.Granted != 30 {

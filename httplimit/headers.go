@@ -51,6 +51,14 @@ const (
 	// X-RateLimit-Remaining and -Reset in seconds from now.
 	Envoy03
 
+	// OpenAI is X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests and
+	// X-RateLimit-Reset-Requests, a duration such as 6m0s or 120ms, and the same
+	// with -Tokens. The last word of a limit's name says what it counts:
+	// requests, rpm or rpd, and tokens, tpm or tpd, as in tenant_tpm or
+	// llm/tenant/tokens. Other limits have no fields; of several that count
+	// the same, the tightest has.
+	OpenAI
+
 	// NoHeaders sets no field, not even Retry-After.
 	NoHeaders
 )
@@ -60,7 +68,7 @@ var ErrBadForm = errors.New("bad header form")
 
 var formNames = [...]string{
 	IETF: "ietf", IETF06: "ietf-06", XRateLimit: "x-ratelimit", GitHub: "github",
-	Kong: "kong", Envoy03: "envoy-03", NoHeaders: "none",
+	Kong: "kong", Envoy03: "envoy-03", OpenAI: "openai", NoHeaders: "none",
 }
 
 // String returns the form's name, as [ParseForm] reads it.
@@ -72,7 +80,7 @@ func (f Form) String() string {
 }
 
 // ParseForm returns the form with a name: ietf, ietf-06, x-ratelimit, github,
-// kong, envoy-03 or none.
+// kong, envoy-03, openai or none.
 func ParseForm(name string) (Form, error) {
 	for f, known := range formNames {
 		if name == known {
@@ -104,6 +112,8 @@ func (f Form) SetHeaders(h http.Header, answers []Answer) {
 		text = out.kong(text, answers, worst)
 	case Envoy03:
 		text = out.envoy03(text, answers, worst)
+	case OpenAI:
+		text = out.openAI(text, answers)
 	}
 	if s, ok := RetryAfterSeconds(worst.Decision); ok {
 		text = out.number(text, "Retry-After", s)

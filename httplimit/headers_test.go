@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write what is told now into testdata/fo
 
 var forms = []httplimit.Form{
 	httplimit.IETF, httplimit.IETF06, httplimit.XRateLimit, httplimit.GitHub,
-	httplimit.Kong, httplimit.Envoy03, httplimit.NoHeaders,
+	httplimit.Kong, httplimit.Envoy03, httplimit.OpenAI, httplimit.NoHeaders,
 }
 
 // A step takes units of one key under some limits, all or nothing, so that a
@@ -56,6 +56,9 @@ var story = []step{
 	{name: "a log that is used up", limits: []string{"log 10/1m sliding-log"}, costs: []int64{10}},
 	{name: "a look at a limit of none", limits: []string{"closed 0/1m"}, costs: []int64{0}},
 	{name: "a name that needs care", limits: []string{"\"a\\b\"\nö 10/1s"}, costs: []int64{1}},
+	{name: "requests and tokens of a model", limits: []string{"llm/tenant/rpm 60/1m", "llm/tenant/tpm 60000/1m"}, costs: []int64{1, 3000}},
+	{name: "the same, tokens denied", after: 120 * time.Millisecond, limits: []string{"llm/tenant/rpm 60/1m", "llm/tenant/tpm 60000/1m"}, costs: []int64{1, 58000}},
+	{name: "several that count the same", limits: []string{"tenant_requests 10/1m", "requests 5/1h fixed-window", "tokens 100000/day zone=UTC fixed-window", "usd 5/1m"}, costs: []int64{1, 1, 1500, 1}},
 	{name: "no name", limits: []string{" 10/1s"}, costs: []int64{1}},
 }
 

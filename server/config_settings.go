@@ -97,7 +97,7 @@ var Settings = slices.Concat(
 	listenerSettings("resp", ":6380", "address of the RESP API, PENSTOCK.TAKE and CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
 	listenerSettings("admin", "127.0.0.1:6070", "address of the admin API: health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
 	group("APIs",
-		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", Values: headerForms(), set: to(httplimit.ParseForm, func(c *Config) *httplimit.Form { return &c.Headers })},
+		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03, openai or none", Values: headerForms(), set: to(httplimit.ParseForm, func(c *Config) *httplimit.Form { return &c.Headers })},
 		Setting{Name: "trusted-proxies", Kind: "networks", Help: "proxies to skip at the end of X-Forwarded-For in address:X-Forwarded-For of /v1/auth, such as 10.0.0.0/8,2001:db8::7; private is all private networks; default none, the last address is the client", set: to(parseProxies, func(c *Config) *[]netip.Prefix { return &c.TrustedProxies })},
 		Setting{Name: "resp-auth", Default: "false", Help: "require Redis clients to AUTH with the token before any other command", set: to(parseFlag, func(c *Config) *bool { return &c.RESPAuth })},
 		Setting{Name: "envoy-headers", Default: "false", Help: "send RateLimit-Limit, -Remaining and -Reset for Envoy to add to responses", set: to(parseFlag, func(c *Config) *bool { return &c.EnvoyHeaders })},

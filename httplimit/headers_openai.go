@@ -1,0 +1,47 @@
+package httplimit
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/penstock-io/penstock"
+)
+
+// openAIUnits are what OpenAI has fields for, and the words for it in names of limits.
+var openAIUnits = [...]struct {
+	words                   []string
+	limit, remaining, reset string
+}{
+	{[]string{"requests", "rpm", "rpd"}, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
+	{[]string{"tokens", "tpm", "tpd"}, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+}
+
+// openAI appends the fields of the tightest limit on requests, and of that on tokens.
+func (f *fields) openAI(text []byte, answers []Answer) []byte {
+	for i := range openAIUnits {
+		u := &openAIUnits[i]
+		var of *Answer
+		for k := range answers {
+			if slices.Contains(u.words, answers[k].lastWord()) && (of == nil || tighter(&answers[k].Decision, &of.Decision)) {
+				of = &answers[k]
+			}
+		}
+		if of == nil {
+			continue
+		}
+		text = f.number(text, u.limit, of.Decision.Limit)
+		text = f.number(text, u.remaining, of.Decision.Remaining)
+		reset := min(of.Decision.ResetAfter, penstock.Never-time.Millisecond) + time.Millisecond - 1
+		text = append(text, reset.Truncate(time.Millisecond).String()...)
+		f.end(text, u.reset)
+	}
+	return text
+}
+
+// lastWord returns the letters at the end of the limit's name.
+func (a *Answer) lastWord() string {
+	name := a.policy()
+	return name[1+strings.LastIndexFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }):]
+}

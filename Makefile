@@ -78,6 +78,10 @@ nested: setup ## Vet and test the nested modules: benchmarks, adapters, manifest
 		(cd $$module && go vet ./... && go test -short $(TEST_FLAGS) ./...); \
 	done
 
+.PHONY: servers
+servers: setup ## Run the store's conformance on other servers, SERVERS="redis-6.0 valkey-9" or all, and behind all proxies
+	@.ci/servers $(SERVERS)
+
 .PHONY: integration
 integration: setup-integration page ## Run the tests that need nginx, Caddy, HAProxy, Node, Python, promtool and a browser
 	@mkdir -p .bin

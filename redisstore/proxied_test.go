@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -91,17 +92,53 @@ func checkExact(t *testing.T, store *redisstore.Store) {
 	}
 }
 
-// The same transcripts as on one server: through a proxy that does not look at keys, one that reads scripts, and one
-// that knows no hash tags and closes the connection on what it does not know.
+var (
+	allProxies = flag.Bool("redisstore.proxies", false, "test conformance behind every proxy that is emulated, not only the hardest")
+	twemproxy  = flag.String("redisstore.twemproxy", "", "program of a real twemproxy to test behind")
+)
+
+// proxies returns how to start proxies to test conformance behind: one that does not look at keys, one that reads scripts, and
+// one that knows no hash tags and closes the connection on what it does not know.
+func proxies() map[string]func(*testing.T, ...*redistest.Server) (url string) {
+	presets := []redisproxy.Preset{redisproxy.EnvoyRing, redisproxy.Alibaba6, redisproxy.Twemproxy}
+	if *allProxies {
+		presets = redisproxy.Presets
+	}
+	list := map[string]func(*testing.T, ...*redistest.Server) string{}
+	for _, preset := range presets {
+		list[preset.Name] = func(t *testing.T, servers ...*redistest.Server) string {
+			return redisproxy.Start(t, preset, servers...).URL()
+		}
+	}
+	for name, tags := range map[string]bool{"real twemproxy": false, "real twemproxy with hash tags": true} {
+		if *twemproxy != "" {
+			list[name] = func(t *testing.T, servers ...*redistest.Server) string {
+				return redisproxy.StartTwemproxy(t, *twemproxy, tags, servers...)
+			}
+		}
+	}
+	return list
+}
+
+// The same transcripts as on one server, though keys are on two.
 func TestStoreConformanceBehindProxies(t *testing.T) {
 	t.Parallel()
-	for _, preset := range []redisproxy.Preset{redisproxy.EnvoyRing, redisproxy.Alibaba6, redisproxy.Twemproxy} {
-		t.Run(preset.Name, func(t *testing.T) {
+	for name, start := range proxies() {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fake := redistest.Options{FakeClock: true}
 			servers := []*redistest.Server{redistest.StartForTest(t, fake), redistest.StartForTest(t, fake)}
-			p := redisproxy.Start(t, preset, servers...)
-			storetest.RunSequential(t, openShared(openURL(t, p.URL(), longTimeout), servers...))
+			store := openURL(t, start(t, servers...), longTimeout)
+			storetest.RunSequential(t, openShared(store, servers...))
+			if *twemproxy != "" { // the others are tested by TestStoreIsExactBehindProxies
+				checkExact(t, store)
+			}
+			for _, server := range servers {
+				if infoField(t, server, "db0") == "" {
+					t.Errorf("%s has no keys: the proxy has not used it", server.Addr)
+				}
+			}
+			checkExpiry(t, servers...)
 		})
 	}
 }

@@ -46,8 +46,13 @@ func newClock(dir string) (*Clock, error) {
 
 // Set sets the time of the server, in microseconds.
 func (c *Clock) Set(now time.Time) {
+	if c.lag > 0 { // it adds up to a millisecond to the time that it has read
+		now = now.Truncate(time.Millisecond)
+	}
 	binary.NativeEndian.PutUint64(c.page, uint64(now.UnixMicro()))
-	time.Sleep(c.lag)
+	if c.lag > 0 {
+		<-time.After(c.lag)
+	}
 }
 
 func (c *Clock) close() { _ = syscall.Munmap(c.page) }

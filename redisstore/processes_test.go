@@ -130,6 +130,9 @@ func startWorkers(t *testing.T, clocks ...time.Duration) (workers []*worker) {
 	for _, ahead := range clocks {
 		workers = append(workers, startWorker(t, "unix://"+fakeClockServer.Socket, prefix, ahead))
 	}
+	for _, w := range workers {
+		w.run(t, job{}) // its store is open then: keys of the probe do not outlive a step of the clock
+	}
 	return workers
 }
 

@@ -120,7 +120,7 @@ func (cl *compiledLimit) neverGrants(r *Request) bool {
 
 // denyWhenFull returns the outcome if the store has room neither for a key nor
 // for its limit's overflow bucket.
-func (cl *compiledLimit) denyWhenFull(req algorithm.Request) algorithm.Outcome {
+func (cl *compiledLimit) denyWhenFull(req *algorithm.Request) algorithm.Outcome {
 	switch {
 	case req.Cost <= 0 || req.Overdraw:
 		return algorithm.Outcome{Allowed: true}
@@ -162,16 +162,14 @@ func (cl *compiledLimit) spanAround(now int64) *windowSpan {
 // equal reports whether two limits are the same. The operator would call functions for the
 // numbers as well, which every decision would pay for.
 func (l *Limit) equal(o *Limit) bool {
-	return l.sameBytes(o) || l.Count == o.Count && l.Period == o.Period && l.Burst == o.Burst && l.Debt == o.Debt &&
+	return l.Count == o.Count && l.Period == o.Period && l.Burst == o.Burst && l.Debt == o.Debt &&
 		l.Algorithm == o.Algorithm && l.Align == o.Align && l.Untrusted == o.Untrusted &&
-		l.Buckets == o.Buckets && l.Offset == o.Offset && l.Name == o.Name && l.Zone == o.Zone
+		l.Buckets == o.Buckets && l.Offset == o.Offset && sameText(l.Name, o.Name) && sameText(l.Zone, o.Zone)
 }
 
-// sameBytes reports whether two limits have the same bytes, as copies of one limit have. Equal
-// limits can differ in the addresses of their texts.
-func (l *Limit) sameBytes(o *Limit) bool {
-	type raw [unsafe.Sizeof(*l)]byte
-	return *(*raw)(unsafe.Pointer(l)) == *(*raw)(unsafe.Pointer(o))
+// sameText reports whether two texts are equal. Most are copies, and have one address.
+func sameText(a, b string) bool {
+	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
 
 // A compiledCache caches compiled limits, for requests that carry only a Limit.

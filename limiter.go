@@ -99,7 +99,7 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 		r.Key = key
 		return l.store.Take(ctx, r)
 	}
-	l.memory.take(l.compiled, key, algorithm.Request{Cost: 1}, &d)
+	l.memory.take(l.compiled, key, &algorithm.Request{Cost: 1}, &d)
 	return d, nil
 }
 

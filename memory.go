@@ -66,7 +66,7 @@ type MemoryOptions struct {
 // again. [Memory.Stats] counts how often that happens.
 type Memory struct {
 	shards []shard
-	shift  int // the top bits of a hash select its shard: hash >> shift
+	shift  uint8 // the top bits of a hash select its shard: hash >> shift
 	base   time.Time
 	offset int64        // reading of the monotonic clock at base
 	clock  func() int64 // nil for the machine's clocks
@@ -147,7 +147,7 @@ func (m *Memory) setShards(maxKeys, maxBytes int64, shardBits int, share float64
 	m.slots = withShare(quota.New(maxKeys, nil), maxKeys, share)
 	m.bytes = withShare(quota.New(maxBytes, nil), maxBytes, share)
 	m.shards = make([]shard, 1<<shardBits)
-	m.shift = 64 - shardBits
+	m.shift = uint8(64 - shardBits)
 	for i := range m.shards {
 		m.shards[i].init(m, m.slots, m.bytes)
 	}
@@ -215,7 +215,8 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 		err = m.takeWithID(cl, &r, &d)
 		return d, err
 	}
-	m.take(cl, r.Key, r.forAlgorithm(), &d)
+	req := r.forAlgorithm()
+	m.take(cl, r.Key, &req, &d)
 	return d, nil
 }
 
@@ -230,7 +231,7 @@ func (m *Memory) compile(r *Request) (*compiledLimit, error) {
 // take decides a request of one key. The most frequent case, one available unit
 // of a token bucket, is inlined: function calls would cost more than the
 // decision.
-func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *Decision) {
+func (m *Memory) take(cl *compiledLimit, key string, req *algorithm.Request, d *Decision) {
 	h := m.hashOf(cl, key)
 	s := m.shard(h)
 	s.mu.Lock()
@@ -244,7 +245,7 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 		t.Prefetch(h)
 	}
 	now := m.now(cl.onWallClock)
-	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
+	if cl.limit.Algorithm == TokenBucket && *req == (algorithm.Request{Cost: 1}) {
 		if word := t.Word(h, expiryWord); word != nil {
 			if full, ok := cl.token.SpendOne(int64(*word), now); ok {
 				*word = uint64(full)
@@ -260,7 +261,7 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 
 // takeLog decides a request of a sliding log. The part of its block that it needs arrives in
 // the cache while the clock is read.
-func (m *Memory) takeLog(s *shard, cl *compiledLimit, h uint64, req algorithm.Request, d *Decision) {
+func (m *Memory) takeLog(s *shard, cl *compiledLimit, h uint64, req *algorithm.Request, d *Decision) {
 	slot := s.tables[cl.table].Slot(h)
 	if slot == nil || blockOf(slot) == 0 {
 		s.takeSlot(cl, slot, h, m.now(false), req, d)

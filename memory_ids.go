@@ -65,7 +65,7 @@ func (s *shard) takeWithID(t *idTake, r *Request, d *Decision) error {
 
 // peekID writes the state of the key, and charges nothing.
 func (s *shard) peekID(t *idTake, d *Decision) {
-	s.take(t.limit, t.hash, t.now, algorithm.Request{}, d)
+	s.take(t.limit, t.hash, t.now, &algorithm.Request{}, d)
 }
 
 // hashOfID returns the hash of an ID under a key with that hash; never 0.
@@ -84,10 +84,10 @@ func (m *Memory) takePermits(cl *compiledLimit, r *Request) (d Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.overflowHolds(cl, req.ID) {
-		s.takeOverflow(cl, req, &d)
+		s.takeOverflow(cl, &req, &d)
 		return d
 	}
-	s.take(cl, h, m.now(cl.onWallClock), req, &d)
+	s.take(cl, h, m.now(cl.onWallClock), &req, &d)
 	return d
 }
 
@@ -134,7 +134,8 @@ func (s *shard) takeNewID(t *idTake, r *Request, slot []uint64, d *Decision) err
 	lifetime := t.limit.lifetimeOf(r)
 	slot[expiryWord] = uint64(t.mono + lifetime)
 	s.usedOverflow = false
-	due, moved := s.charge(t.limit, t.hash, t.now, r.forAlgorithm(), d)
+	req := r.forAlgorithm()
+	due, moved := s.charge(t.limit, t.hash, t.now, &req, d)
 	if moved {
 		slot = s.tables[k].Slot(t.id) // or nil, if it was swept after a short lifetime
 	}
@@ -147,7 +148,7 @@ func (s *shard) takeNewID(t *idTake, r *Request, slot []uint64, d *Decision) err
 
 // charge decides a request of a key, and returns when time will have paid back what it
 // charged, and whether slots may have moved.
-func (s *shard) charge(cl *compiledLimit, h uint64, now int64, req algorithm.Request, d *Decision) (due int64, moved bool) {
+func (s *shard) charge(cl *compiledLimit, h uint64, now int64, req *algorithm.Request, d *Decision) (due int64, moved bool) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(h)
 	if slot == nil || cl.hasBlocks {
@@ -254,7 +255,7 @@ func (s *shard) moveGrant(t *idTake, rec *idRecord, change int64, d *Decision) (
 		*g = g.Refunded(t.now, -change, back, interval, cl.tick)
 		return moved
 	}
-	req := algorithm.Request{Cost: change, Overdraw: cl.limit.canOwe(), AtMost: !cl.limit.canOwe()}
+	req := &algorithm.Request{Cost: change, Overdraw: cl.limit.canOwe(), AtMost: !cl.limit.canOwe()}
 	var due int64
 	if s.usedOverflow = rec.overflow; rec.overflow {
 		s.takeOverflow(cl, req, d)
@@ -280,10 +281,10 @@ func (s *shard) refundDue(t *idTake, rec *idRecord, units int64, d *Decision) (m
 	states := &s.tables[cl.table]
 	slot := states.Slot(h)
 	if slot == nil || units == 0 {
-		s.take(cl, h, now, algorithm.Request{}, d)
+		s.take(cl, h, now, &algorithm.Request{}, d)
 		return true
 	}
-	out, bal := cl.steps.decide(s, cl, slot, now, algorithm.Request{Cost: -units}, rec.grant.Due, false)
+	out, bal := s.step(cl, slot, now, stepRequest{Request: algorithm.Request{Cost: -units}, due: rec.grant.Due})
 	d.set(cl, out, bal)
 	states.NoteExpiry(hashtable.Expiry(slot))
 	return false

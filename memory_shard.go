@@ -27,8 +27,9 @@ type shard struct {
 	_      [24]byte
 	tables [tableKinds]hashtable.Table
 
-	idle [maxSlotWidth]uint64 // see idleSlot
-	_    [16]byte
+	idle  [maxSlotWidth]uint64 // see idleSlot
+	asked stepRequest          // what a step decides
+	_     [16]byte
 }
 
 func (s *shard) init(m *Memory, slots, bytes [trusts]*quota.Quota) {
@@ -42,12 +43,12 @@ func (s *shard) init(m *Memory, slots, bytes [trusts]*quota.Quota) {
 }
 
 // take decides a request of the key with that hash.
-func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
+func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request, d *Decision) {
 	s.takeSlot(cl, s.tables[cl.table].Slot(hash), hash, now, req, d)
 }
 
 // takeSlot decides a request of the key with that hash, whose slot is known.
-func (s *shard) takeSlot(cl *compiledLimit, slot []uint64, hash uint64, now int64, req algorithm.Request, d *Decision) {
+func (s *shard) takeSlot(cl *compiledLimit, slot []uint64, hash uint64, now int64, req *algorithm.Request, d *Decision) {
 	switch {
 	case slot == nil:
 		s.takeNew(cl, hash, now, req, d)
@@ -65,7 +66,7 @@ func (s *shard) takeSlot(cl *compiledLimit, slot []uint64, hash uint64, now int6
 
 // takeNew decides a request of a key without a slot. The key needs a slot only if
 // it is granted units.
-func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
+func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request, d *Decision) {
 	fresh := s.idleSlot()
 	s.decide(cl, fresh, now, req, d)
 	switch {
@@ -78,7 +79,7 @@ func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm
 
 // storeNew writes the state of a new key into its slot. The first decision had no
 // block to record a log or a ring in, so these are decided again.
-func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh []uint64, d *Decision) {
+func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request, fresh []uint64, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
 	if cl.hasBlocks {
@@ -91,7 +92,7 @@ func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorith
 
 // takeGrowing decides a request whose units do not fit into the key's block. If
 // the block cannot grow, an active key continues with the one it has.
-func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
+func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request, d *Decision) {
 	grown := s.ensureRoom(cl, hash, now, req)
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash) // ensureRoom may have moved it
@@ -114,7 +115,7 @@ func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algor
 // share when the store is full. Only idle keys may use it: an active key would
 // get its own units and those of the overflow bucket. If there is no slot for the
 // overflow bucket either, the request is denied.
-func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decision) {
+func (s *shard) takeOverflow(cl *compiledLimit, req *algorithm.Request, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
 		d.set(cl, cl.denyWhenFull(req), algorithm.Balance{})
@@ -131,7 +132,7 @@ func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decisi
 
 // takeInPlace decides a request of a key whose slot has room for it. Without a
 // slot the key is idle, and the request must be a peek.
-func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
+func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
 	if slot == nil {
@@ -158,12 +159,18 @@ func (s *shard) isActive(k tableKind, hash uint64, now int64) bool {
 // decide decides a request, and updates the slot and its block. It writes the
 // decision to the caller's result, because copying so large a struct from
 // function to function takes longer than making it.
-func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
+func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req *algorithm.Request, d *Decision) {
 	if cl.bucketRate == nil && req.IsTake() && cl.spend(slot, now, req.Cost, d) { // buckets have tried it
 		return
 	}
-	out, bal := cl.steps.decide(s, cl, slot, now, req, 0, false)
+	out, bal := s.step(cl, slot, now, stepRequest{Request: *req})
 	d.set(cl, out, bal)
+}
+
+// step decides by the algorithm's decide.
+func (s *shard) step(cl *compiledLimit, slot []uint64, now int64, asked stepRequest) (algorithm.Outcome, algorithm.Balance) {
+	s.asked = asked
+	return cl.steps.decide(s, cl, slot, now)
 }
 
 // spend decides by the algorithm's spend, if it has one.
@@ -179,19 +186,18 @@ func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok 
 }
 
 // preview returns the outcome of a request, and charges nothing.
-func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) algorithm.Outcome {
-	slot := s.tables[cl.table].Slot(hash)
+func (s *shard) preview(cl *compiledLimit, slot []uint64, now int64, req *algorithm.Request) algorithm.Outcome {
 	if slot == nil {
 		slot = s.idleSlot()
 	}
-	out, _ := cl.steps.decide(s, cl, slot, now, req, 0, true)
+	out, _ := s.step(cl, slot, now, stepRequest{Request: *req, preview: true})
 	return out
 }
 
 // decideTruncated decides by a state that should be longer, but cannot grow because
 // the store has reached MaxBytes.
-func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	out, bal := cl.steps.truncated(s, cl, slot, now, req)
+func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req *algorithm.Request, d *Decision) {
+	out, bal := s.step(cl, slot, now, stepRequest{Request: *req, truncated: true})
 	d.set(cl, out, bal)
 	if d.RetryAfter == Never && !req.NeverFits(cl.capacity) {
 		d.RetryAfter = time.Duration(cl.period)
@@ -206,7 +212,7 @@ const pin = math.MaxInt64
 
 // ensureSlot makes sure that a key has a slot, with room for what the request may
 // be granted.
-func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
+func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request) bool {
 	t := &s.tables[cl.table]
 	if t.Slot(hash) != nil {
 		if ok := s.ensureRoom(cl, hash, now, req); ok || t.Slot(hash) != nil {
@@ -259,14 +265,14 @@ func (s *shard) hasReusable(k tableKind, hash uint64, now int64) bool {
 
 // hasRoom reports whether the slot's block can certainly record what the request
 // may be granted.
-func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request) bool {
+func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req *algorithm.Request) bool {
 	return req.Cost <= 0 || blockOf(slot) != 0 && cl.steps.fits(s, cl, slot, req.Cost)
 }
 
 // ensureRoom makes sure that what the request may be granted can be recorded. It
 // fails only if the store has reached MaxBytes, or untrusted limits their share of
 // it, and no state with a block has expired. It may move the key's slot.
-func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
+func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req *algorithm.Request) bool {
 	if !cl.hasBlocks || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
 		return true
 	}
@@ -279,8 +285,8 @@ func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algori
 }
 
 // growBlock gives a slot a block that can record what the request may be granted.
-func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
-	return s.hasRoom(cl, slot, req) || cl.steps.grow(s, cl, slot, now, req)
+func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req *algorithm.Request) bool {
+	return s.hasRoom(cl, slot, req) || cl.steps.grow(s, cl, slot, now, *req)
 }
 
 // newBlock gives a slot a new block of n zero words.

@@ -12,29 +12,34 @@ import (
 // into the words of a slot, and the steps that decide on it. A key without a slot is idle: its
 // bucket is full, its window empty. A slot of zeroes decodes to an idle state too.
 
-// memorySteps are the steps of one algorithm. They return what they decide: a pointer that is
-// passed to a function of a table would move what it points to onto the heap.
+// A stepRequest is what a step decides. It is in the shard: a pointer that is passed to a function of
+// a table would move what it points to onto the heap, and copying it costs more than the decision.
+type stepRequest struct {
+	algorithm.Request
+	due     int64 // if it is not zero, the request refunds units that time pays back then
+	preview bool  // nothing is recorded, and only what has expired may be dropped
+
+	truncated bool // the block should be longer, and cannot grow because the store has reached MaxBytes
+}
+
+// memorySteps are the steps of one algorithm.
 type memorySteps struct {
 	table tableKind // of the states
 
 	// prepare sets the arithmetic of a normal limit.
 	prepare func(cl *compiledLimit, n Limit) error
 
-	// decide decides a request, and records it in the slot and its block, unless it is a preview, which
-	// may only drop what has expired. If due is not zero, the request is a refund of units that time pays
-	// back at due, and never a preview.
-	decide func(s *shard, cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance)
+	// decide decides what the shard is asked, and records it in the slot and its block.
+	decide func(s *shard, cl *compiledLimit, slot []uint64, now int64) (algorithm.Outcome, algorithm.Balance)
 
 	// spend decides the most frequent requests, units that are left, without a block. If it is not ok,
 	// nothing has changed. It is nil if decide is as fast.
 	spend func(cl *compiledLimit, slot []uint64, now, cost int64) (bal algorithm.Balance, ok bool)
 
 	// Of states in a block: fits reports whether the block of a slot can certainly record units of that
-	// cost. Grow gives a slot a block that can record what the request may be granted. Truncated is
-	// decide for a block that should be longer but cannot grow, because the store has reached MaxBytes.
-	fits      func(s *shard, cl *compiledLimit, slot []uint64, cost int64) bool
-	grow      func(s *shard, cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool
-	truncated func(s *shard, cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) (algorithm.Outcome, algorithm.Balance)
+	// cost. Grow gives a slot a block that can record what the request may be granted.
+	fits func(s *shard, cl *compiledLimit, slot []uint64, cost int64) bool
+	grow func(s *shard, cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool
 }
 
 // An arithmetic is that of a limit, whose algorithm selects one of these.
@@ -73,12 +78,12 @@ var stepsOf = [...]memorySteps{
 	SlidingLog: {
 		table: logTable, prepare: (*compiledLimit).prepareLog,
 		decide: (*shard).decideLog,
-		fits:   (*shard).logFits, grow: (*shard).growLog, truncated: (*shard).decideShortLog,
+		fits:   (*shard).logFits, grow: (*shard).growLog,
 	},
 	Concurrent: {
 		table: logTable, prepare: (*compiledLimit).preparePermits,
 		decide: (*shard).decidePermits,
-		fits:   (*shard).permitsFit, grow: (*shard).growPermits, truncated: (*shard).decideFewPermits,
+		fits:   (*shard).permitsFit, grow: (*shard).growPermits,
 	},
 }
 
@@ -175,24 +180,24 @@ func (cl *compiledLimit) prepareLeaky(n Limit) error {
 	return nil
 }
 
-func (s *shard) decideToken(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	if due != 0 {
-		return cl.refundBucket(slot, now, -req.Cost, due)
+func (s *shard) decideToken(cl *compiledLimit, slot []uint64, now int64) (algorithm.Outcome, algorithm.Balance) {
+	if s.asked.due != 0 {
+		return cl.refundBucket(slot, now, &s.asked)
 	}
-	b, out := cl.token.Decide(bucketOf(slot), now, req)
-	if preview {
+	b, out := cl.token.Decide(bucketOf(slot), now, s.asked.Request)
+	if s.asked.preview {
 		return out, algorithm.Balance{}
 	}
 	putBucket(slot, b)
 	return out, cl.token.Balance(max(b.Full-now, 0))
 }
 
-func (s *shard) decideLeaky(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	if due != 0 {
-		return cl.refundBucket(slot, now, -req.Cost, due)
+func (s *shard) decideLeaky(cl *compiledLimit, slot []uint64, now int64) (algorithm.Outcome, algorithm.Balance) {
+	if s.asked.due != 0 {
+		return cl.refundBucket(slot, now, &s.asked)
 	}
-	b, out := cl.leaky.Decide(bucketOf(slot), now, req)
-	if preview {
+	b, out := cl.leaky.Decide(bucketOf(slot), now, s.asked.Request)
+	if s.asked.preview {
 		return out, algorithm.Balance{}
 	}
 	putBucket(slot, b)
@@ -200,8 +205,8 @@ func (s *shard) decideLeaky(cl *compiledLimit, slot []uint64, now int64, req alg
 }
 
 // refundBucket refunds units of a bucket that time pays back at due.
-func (cl *compiledLimit) refundBucket(slot []uint64, now, units, due int64) (algorithm.Outcome, algorithm.Balance) {
-	b, out := cl.bucketRate.RefundDue(bucketOf(slot), now, units, due)
+func (cl *compiledLimit) refundBucket(slot []uint64, now int64, asked *stepRequest) (algorithm.Outcome, algorithm.Balance) {
+	b, out := cl.bucketRate.RefundDue(bucketOf(slot), now, -asked.Cost, asked.due)
 	putBucket(slot, b)
 	return out, cl.bucketRate.Balance(max(b.Full-now, 0))
 }
@@ -232,15 +237,15 @@ func (cl *compiledLimit) prepareFixed(n Limit) (err error) {
 	return err
 }
 
-func (s *shard) decideFixed(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
+func (s *shard) decideFixed(cl *compiledLimit, slot []uint64, now int64) (algorithm.Outcome, algorithm.Balance) {
 	var out algorithm.Outcome
 	c := counterOf(slot)
-	if due != 0 {
-		c, out = cl.fixed.RefundDue(c, now, cl.window(now), -req.Cost, due)
+	if s.asked.due != 0 {
+		c, out = cl.fixed.RefundDue(c, now, cl.window(now), -s.asked.Cost, s.asked.due)
 	} else {
-		c, out = cl.fixed.Decide(c, now, cl.window(now), req)
+		c, out = cl.fixed.Decide(c, now, cl.window(now), s.asked.Request)
 	}
-	if preview {
+	if s.asked.preview {
 		return out, algorithm.Balance{}
 	}
 	putCounter(slot, c)
@@ -283,15 +288,15 @@ func (cl *compiledLimit) prepareSliding(n Limit) error {
 	return nil
 }
 
-func (s *shard) decideSliding(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
+func (s *shard) decideSliding(cl *compiledLimit, slot []uint64, now int64) (algorithm.Outcome, algorithm.Balance) {
 	var out algorithm.Outcome
 	c := slideOf(cl, slot)
-	if due != 0 {
-		c, out = cl.sliding.RefundDue(c, now, -req.Cost, due)
+	if s.asked.due != 0 {
+		c, out = cl.sliding.RefundDue(c, now, -s.asked.Cost, s.asked.due)
 	} else {
-		c, out = cl.sliding.Decide(c, now, req)
+		c, out = cl.sliding.Decide(c, now, s.asked.Request)
 	}
-	if preview {
+	if s.asked.preview {
 		return out, algorithm.Balance{}
 	}
 	putSlide(cl, slot, c)
@@ -338,12 +343,12 @@ func (cl *compiledLimit) prepareRolling(n Limit) error {
 	return nil
 }
 
-func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (out algorithm.Outcome, bal algorithm.Balance) {
+func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64) (out algorithm.Outcome, bal algorithm.Balance) {
 	r, recorded := s.ring(cl, slot)
 	cl.rolling.Normalize(&r, now)
-	if due != 0 {
-		out = cl.rolling.RefundDue(&r, now, -req.Cost, due)
-	} else if out = cl.rolling.Decide(&r, now, req); recorded && out.Granted != 0 && !preview {
+	if s.asked.due != 0 {
+		out = cl.rolling.RefundDue(&r, now, -s.asked.Cost, s.asked.due)
+	} else if out = cl.rolling.Decide(&r, now, s.asked.Request); recorded && out.Granted != 0 && !s.asked.preview {
 		cl.rolling.Record(&r, now, out.Granted)
 	}
 	bal = cl.rolling.Balance(&r, now)
@@ -404,23 +409,15 @@ func (cl *compiledLimit) prepareLog(n Limit) error {
 	return nil
 }
 
-func (s *shard) decideLog(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	return s.decideLogOf(cl, &cl.log, slot, now, req, due, preview)
-}
-
-// decideShortLog counts up to the length that the log has.
-func (s *shard) decideShortLog(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) (algorithm.Outcome, algorithm.Balance) {
-	short := cl.log
-	short.Count = int64(len(s.log(cl, slot).Times))
-	return s.decideLogOf(cl, &short, slot, now, req, 0, false)
-}
-
-func (s *shard) decideLogOf(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, due int64, preview bool) (out algorithm.Outcome, bal algorithm.Balance) {
-	l := s.log(cl, slot)
+func (s *shard) decideLog(cl *compiledLimit, slot []uint64, now int64) (out algorithm.Outcome, bal algorithm.Balance) {
+	w, l := cl.log, s.log(cl, slot)
+	if s.asked.truncated {
+		w.Count = int64(len(l.Times)) // it counts up to the length that it has
+	}
 	w.Normalize(&l, now)
-	if due != 0 {
-		out = w.RefundDue(&l, now, -req.Cost, due)
-	} else if out = w.Decide(&l, now, req); l.Times != nil && out.Granted != 0 && !preview {
+	if s.asked.due != 0 {
+		out = w.RefundDue(&l, now, -s.asked.Cost, s.asked.due)
+	} else if out = w.Decide(&l, now, s.asked.Request); l.Times != nil && out.Granted != 0 && !s.asked.preview {
 		w.Record(&l, now, out.Granted)
 	}
 	if l.Times != nil {
@@ -502,24 +499,16 @@ func (cl *compiledLimit) preparePermits(n Limit) error {
 	return nil
 }
 
-func (s *shard) decidePermits(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, _ int64, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	return s.decidePermitsOf(cl, &cl.permits, slot, now, req, preview)
-}
-
-// decideFewPermits grants no more permits than are held.
-func (s *shard) decideFewPermits(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) (algorithm.Outcome, algorithm.Balance) {
-	few, p := cl.permits, s.permits(cl, slot)
-	few.Count = min(few.Count, p.Held(now))
-	return s.decidePermitsOf(cl, &few, slot, now, req, false)
-}
-
-func (s *shard) decidePermitsOf(cl *compiledLimit, c *algorithm.Concurrent, slot []uint64, now int64, req algorithm.Request, preview bool) (algorithm.Outcome, algorithm.Balance) {
-	p := s.permits(cl, slot)
+func (s *shard) decidePermits(cl *compiledLimit, slot []uint64, now int64) (algorithm.Outcome, algorithm.Balance) {
+	c, p := cl.permits, s.permits(cl, slot)
+	if s.asked.truncated {
+		c.Count = min(c.Count, p.Held(now)) // it grants no more than are held
+	}
 	c.Normalize(&p, now)
-	out := c.Decide(&p, now, req)
+	out := c.Decide(&p, now, s.asked.Request)
 	if p.Words != nil {
-		if out.Granted != 0 && !preview {
-			c.Record(&p, now, req, out.Granted)
+		if out.Granted != 0 && !s.asked.preview {
+			c.Record(&p, now, s.asked.Request, out.Granted)
 		}
 		putPermits(slot, &p)
 	}

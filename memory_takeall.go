@@ -201,7 +201,7 @@ func (b *memoryBatch) ensureSlotsOnce() (moved, ok bool) {
 				it.req = algorithm.Request{} // there is no place for the debt, which denies nothing
 				continue
 			}
-			it.result = it.limit.denyWhenFull(it.req)
+			it.result = it.limit.denyWhenFull(&it.req)
 			return moved, false
 		}
 		b.moveToOverflow(it)
@@ -273,7 +273,8 @@ func (b *memoryBatch) fits() bool {
 		if it.req.Cost == 0 || it.req.Overdraw {
 			continue // always allowed
 		}
-		it.result = it.shard.preview(it.limit, it.hash, it.now, it.totalRequest())
+		total := it.totalRequest()
+		it.result = it.shard.preview(it.limit, it.shard.tables[it.limit.table].Slot(it.hash), it.now, &total)
 		all = all && it.result.Allowed
 	}
 	return all
@@ -287,7 +288,7 @@ func (b *memoryBatch) fits() bool {
 func (b *memoryBatch) commit(ds []Decision) bool {
 	for i := range b.items {
 		it := &b.items[i]
-		it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
+		it.shard.takeInPlace(it.limit, it.hash, it.now, &it.req, &ds[i])
 		if !ds[i].Allowed {
 			it.result = algorithm.Outcome{RetryAfter: int64(ds[i].RetryAfter)}
 			b.refund(ds[:i])
@@ -305,7 +306,7 @@ func (b *memoryBatch) refund(granted []Decision) {
 		if it.renews {
 			continue
 		}
-		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -granted[i].Granted, ID: it.req.ID}, &d)
+		it.shard.takeInPlace(it.limit, it.hash, it.now, &algorithm.Request{Cost: -granted[i].Granted, ID: it.req.ID}, &d)
 	}
 }
 
@@ -323,7 +324,8 @@ func (it *batchItem) pinSlot() bool {
 	if slot != nil && slot[expiryWord] == pin { // the same key twice
 		return !it.limit.limit.hasPermits() || it.shard.growPermitsFor(it.limit, slot, it.now, it.grants)
 	}
-	if !it.shard.ensureSlot(it.limit, it.hash, it.now, it.totalRequest()) {
+	total := it.totalRequest()
+	if !it.shard.ensureSlot(it.limit, it.hash, it.now, &total) {
 		return false
 	}
 	slot = t.Slot(it.hash)
@@ -346,7 +348,7 @@ func (it *batchItem) releaseSlot() {
 // denial are denied, with a RetryAfter.
 func (it *batchItem) peek(d *Decision) {
 	*d = Decision{}
-	it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{}, d)
+	it.shard.takeInPlace(it.limit, it.hash, it.now, &algorithm.Request{}, d)
 	if it.result.RetryAfter > 0 {
 		d.Allowed, d.Delay = false, 0
 		d.RetryAfter = time.Duration(it.result.RetryAfter)
@@ -412,7 +414,7 @@ func (b *memoryBatch) repeat(ds []Decision) {
 		case it.record != 0:
 			records[i] = recordOf(it.home.tables[idTableOf(it.limit)].Slot(it.record))
 		case it.req.ID != 0:
-			it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
+			it.shard.takeInPlace(it.limit, it.hash, it.now, &it.req, &ds[i])
 		}
 	}
 	b.unlockOverflow() // a peek of a key without a slot locks it

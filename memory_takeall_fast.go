@@ -11,106 +11,95 @@ import (
 // a slot, without IDs, which change the words of that slot alone. Nothing is allocated then, so
 // a charge can be undone by writing the old words back. A memoryBatch decides all others.
 
-// maxFastBatch is the most takes in a fastBatch, whose state is on the stack.
-const maxFastBatch = 16
+// maxFastBatch is the most takes in a fastBatch, whose state is on the stack. Most have no more
+// than fewTakes, and clearing the others takes time.
+const (
+	maxFastBatch = 16
+	fewTakes     = 4
+)
 
 // A fastBatch is the state of a TakeAll on the fast path.
 type fastBatch struct {
 	store *Memory
-	takes []fastTake
-	order [maxFastBatch]uint8 // of the takes by hash, and so by shard
-	wall  bool                // whether a limit needs the wall clock
+	takes []fastTake           // one for each request
+	order [maxFastBatch]uint64 // the hashes, and so the shards, in ascending order, with the index of the take as the last digit
+	wall  bool                 // whether a limit needs the wall clock
 
 	wallNow, now int64 // on both clocks
 }
 
-// A fastTake is a request of a fastBatch, and what is known of its key.
+// A fastTake is what is known of the key of a request.
 type fastTake struct {
-	request  *Request
-	decision *Decision // where it is written to
-	limit    *compiledLimit
-	hash     uint64
-	shard    *shard
-	table    *hashtable.Table
-	at       uint64    // position of the slot in its table
-	old      [2]uint64 // the words of the slot after the hash, before the charge
+	limit *compiledLimit
+	hash  uint64
+	shard *shard
+	table *hashtable.Table
+	at    uint64    // position of the slot in its table
+	old   [2]uint64 // the words of the slot after the hash, before the charge
 }
 
 // takeAllFast decides the requests if they can be a fastBatch. If it is not ok, nothing has
 // changed, and takeAll decides them or returns their error.
 func (m *Memory) takeAllFast(rs []Request, ds []Decision) (ok bool) {
-	if len(rs) > maxFastBatch || len(ds) < len(rs) {
+	switch {
+	case len(rs) > maxFastBatch || len(ds) < len(rs):
 		return false
+	case len(rs) <= fewTakes:
+		var takes [fewTakes]fastTake
+		return m.takeFast(rs, ds, takes[:len(rs)])
 	}
-	var few [4]fastTake // most need no more, and clearing them takes time
-	takes := few[:]
-	if len(rs) > len(few) {
-		var many [maxFastBatch]fastTake
-		takes = many[:]
-	}
-	for i := range rs {
-		r, t := &rs[i], &takes[i]
-		cl, err := m.compile(r)
-		if err != nil || !r.isSimple() {
-			return false
-		}
-		t.request, t.decision, t.limit = r, &ds[i], cl
-	}
-	b := fastBatch{store: m, takes: takes[:len(rs)]}
-	return b.run()
+	var takes [maxFastBatch]fastTake
+	return m.takeFast(rs, ds, takes[:len(rs)])
 }
 
-// run decides the takes. If it is not ok, nothing has changed.
-func (b *fastBatch) run() (ok bool) {
-	for i := range b.takes {
-		if !b.add(i) {
+func (m *Memory) takeFast(rs []Request, ds []Decision, takes []fastTake) (ok bool) {
+	b := fastBatch{store: m, takes: takes} // not the requests, with which it would move to the heap
+	for i := range rs {
+		cl, err := m.compile(&rs[i])
+		if err != nil || cl.readsBlock || !rs[i].isSimple() || !b.add(i, cl, rs[i].Key) {
 			return false
 		}
 	}
 	b.lock()
-	charged, ok := b.charge()
+	charged, ok := b.charge(rs, ds)
 	if ok && !charged {
-		ok = b.deny()
+		ok = b.deny(rs, ds)
 	}
 	b.unlock()
 	return ok
 }
 
-// add finds the shard of a take. It is not ok if the take has to be decided in another way.
-func (b *fastBatch) add(i int) (ok bool) {
+// add finds the shard of take i. It is not ok if its key is that of another take: the costs of
+// equal keys add up.
+func (b *fastBatch) add(i int, cl *compiledLimit, key string) (ok bool) {
 	t := &b.takes[i]
-	if t.limit.readsBlock {
-		return false
-	}
-	t.hash = b.store.hashOf(t.limit, t.request.Key)
+	t.limit, t.hash = cl, b.store.hashOf(cl, key)
 	t.shard = b.store.shard(t.hash)
-	t.table = &t.shard.tables[t.limit.table]
-	b.wall = b.wall || t.limit.onWallClock
+	t.table = &t.shard.tables[cl.table]
+	b.wall = b.wall || cl.onWallClock
 	return b.insert(i, t.hash)
 }
 
-// insert puts take n in order, after those before it. It is not ok if its key is there
-// already: the costs of equal keys add up.
+// insert puts take n in order, after those before it. It is not ok if its hash is there already, but
+// for the last digit.
 func (b *fastBatch) insert(n int, hash uint64) (ok bool) {
-	at := n
-	for ; at > 0; at-- {
-		before := b.order[at-1]
-		if b.takes[before].hash <= hash {
-			ok = b.takes[before].hash < hash
-			break
-		}
-		b.order[at] = before
+	at, hash := n, hash&^(maxFastBatch-1)|uint64(n)
+	for ; at > 0 && b.order[at-1] > hash; at-- {
+		b.order[at] = b.order[at-1]
 	}
-	b.order[at] = uint8(n)
-	return ok || at == 0
+	b.order[at] = hash
+	return at == 0 || b.order[at-1]^hash >= maxFastBatch
 }
+
+// inOrder returns the take at a place of the order.
+func (b *fastBatch) inOrder(place int) *fastTake { return &b.takes[b.order[place]%maxFastBatch] }
 
 // lock acquires the locks in ascending order, as all batches do, and then reads the clock,
 // while the slots arrive in the cache.
 func (b *fastBatch) lock() {
 	var locked *shard
-	for _, i := range b.order[:len(b.takes)] {
-		t := &b.takes[i]
+	for place := range b.takes {
+		t := b.inOrder(place)
 		if t.shard != locked {
 			locked = t.shard
 			locked.mu.Lock()
@@ -126,8 +115,8 @@ func (b *fastBatch) lock() {
 
 func (b *fastBatch) unlock() {
 	var unlocked *shard
-	for _, i := range b.order[:len(b.takes)] {
-		if s := b.takes[i].shard; s != unlocked {
+	for place := range b.takes {
+		if s := b.inOrder(place).shard; s != unlocked {
 			unlocked = s
 			s.mu.Unlock()
 		}
@@ -144,15 +133,15 @@ func (b *fastBatch) nowOf(t *fastTake) int64 {
 
 // charge charges all takes, or none. It is not ok if a key has no slot, or if the charge needs
 // its block.
-func (b *fastBatch) charge() (charged, ok bool) {
+func (b *fastBatch) charge(rs []Request, ds []Decision) (charged, ok bool) {
 	for i := range b.takes {
 		t := &b.takes[i]
 		slot := t.find()
-		if slot == nil || !t.take(slot, b.nowOf(t)) {
+		if slot == nil || !t.take(slot, b.nowOf(t), &rs[i], &ds[i]) {
 			b.restore(i)
 			return false, false
 		}
-		if !t.decision.Allowed {
+		if !ds[i].Allowed {
 			b.restore(i + 1)
 			return false, true
 		}
@@ -186,42 +175,43 @@ func (b *fastBatch) restore(n int) {
 
 // deny writes the state of all keys. Takes that do not fit are denied, with a RetryAfter. It
 // is not ok if a key has no slot.
-func (b *fastBatch) deny() (ok bool) {
+func (b *fastBatch) deny(rs []Request, ds []Decision) (ok bool) {
 	for i := range b.takes {
 		if b.takes[i].find() == nil {
 			return false
 		}
 	}
 	for i := range b.takes {
-		t, now := &b.takes[i], b.nowOf(&b.takes[i])
-		out := t.shard.preview(t.limit, t.hash, now, t.request.forAlgorithm())
-		t.decide(t.table.At(t.at), now, algorithm.Request{})
+		t, d, req := &b.takes[i], &ds[i], rs[i].forAlgorithm()
+		slot := t.table.At(t.at)
+		out := t.shard.preview(t.limit, slot, b.nowOf(t), &req)
+		t.decide(slot, b.nowOf(t), &algorithm.Request{}, d)
 		if out.RetryAfter > 0 {
-			t.decision.Allowed, t.decision.Delay = false, 0
-			t.decision.RetryAfter = time.Duration(out.RetryAfter)
+			d.Allowed, d.Delay = false, 0
+			d.RetryAfter = time.Duration(out.RetryAfter)
 		}
 	}
 	return true
 }
 
-// take decides in the slot of the take's key. It is not ok if that needs the slot's block, which
+// take decides a request in the slot of its key. It is not ok if that needs the slot's block, which
 // could not be restored.
-func (t *fastTake) take(slot []uint64, now int64) (ok bool) {
-	r := t.request
-	t.decision.Source = SourceStore
+func (t *fastTake) take(slot []uint64, now int64, r *Request, d *Decision) (ok bool) {
+	d.Source = SourceStore
 	switch {
-	case r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && t.limit.spend(slot, now, r.Cost, t.decision):
+	case r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && t.limit.spend(slot, now, r.Cost, d):
 	case t.limit.hasBlocks:
 		return false
 	default:
-		t.decide(slot, now, r.forAlgorithm())
+		req := r.forAlgorithm()
+		t.decide(slot, now, &req, d)
 	}
 	return true
 }
 
-func (t *fastTake) decide(slot []uint64, now int64, req algorithm.Request) {
-	t.decision.Source = SourceStore
-	out, bal := t.limit.steps.decide(t.shard, t.limit, slot, now, req, 0, false)
-	t.decision.set(t.limit, out, bal)
+func (t *fastTake) decide(slot []uint64, now int64, req *algorithm.Request, d *Decision) {
+	d.Source = SourceStore
+	out, bal := t.shard.step(t.limit, slot, now, stepRequest{Request: *req})
+	d.set(t.limit, out, bal)
 	t.table.NoteExpiry(hashtable.Expiry(slot))
 }

@@ -158,7 +158,7 @@ func (r *Request) validate() error {
 
 // validateLimit validates the limit, unless it was compiled, as that of a [Limiter] is.
 func (r *Request) validateLimit() error {
-	if r.compiled != nil && r.compiled.limit.sameBytes(&r.Limit) {
+	if r.compiled != nil && r.compiled.limit.equal(&r.Limit) {
 		return nil
 	}
 	return r.Limit.validate()

@@ -73,7 +73,7 @@ func (r *Request) IsTake() bool { return r.Cost > 0 && !r.AtMost && !r.Overdraw 
 // fit returns the cost, reduced to what is free if AtMost is set. If nothing is
 // free it is one unit, so that the denial has the RetryAfter of one unit. What is to
 // be kept free is not.
-func (r Request) fit(free int64) int64 {
+func (r *Request) fit(free int64) int64 {
 	if r.AtMost && r.Cost > free {
 		return max(free, 1)
 	}
@@ -106,17 +106,17 @@ func (r Request) NeverFits(capacity int64) bool {
 
 // overdraw returns the outcome of a request that charges its cost as far as there is
 // room, and is never denied.
-func (r Request) overdraw(room int64) Outcome {
+func (r *Request) overdraw(room int64) Outcome {
 	return Outcome{Allowed: true, Granted: min(r.Cost, max(room, 0))}
 }
 
 // refund returns the outcome of a refund to a key with used units.
-func (r Request) refund(used int64) Outcome {
+func (r *Request) refund(used int64) Outcome {
 	return Outcome{Allowed: true, Granted: -r.refundable(used)}
 }
 
 // refundable returns how many of the used units are refunded.
-func (r Request) refundable(used int64) int64 {
+func (r *Request) refundable(used int64) int64 {
 	if r.Cost == Reset {
 		return used
 	}

@@ -59,10 +59,10 @@ func (c *Concurrent) Decide(p *Permits, now int64, req Request) Outcome {
 	case req.Cost == Reset:
 		return Outcome{Allowed: true, Granted: -held.units()}
 	case req.Cost > 0 && i < 0:
-		return c.take(&held, now, req)
+		return c.take(&held, now, &req)
 	case req.Cost > 0 && req.NewID:
 		retry := RoundUp(held.expiry(i)-now, c.Tick)
-		return Outcome{RetryAfter: max(retry, c.take(&held, now, req).RetryAfter)}
+		return Outcome{RetryAfter: max(retry, c.take(&held, now, &req).RetryAfter)}
 	case req.Cost > 0:
 		return Outcome{Allowed: true, Granted: held.at(i).units}
 	case i < 0 || held.at(i).released:
@@ -72,7 +72,7 @@ func (c *Concurrent) Decide(p *Permits, now int64, req Request) Outcome {
 }
 
 // take decides a request under an ID that holds nothing.
-func (c *Concurrent) take(held *Permits, now int64, req Request) Outcome {
+func (c *Concurrent) take(held *Permits, now int64, req *Request) Outcome {
 	o, missing := req.take(c.Count, c.Count-held.units())
 	if missing > 0 {
 		o.RetryAfter = RoundUp(held.freed(missing)-now, c.Tick)

@@ -60,7 +60,7 @@ func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Count
 	out := Outcome{Allowed: true}
 	switch {
 	case req.Cost > 0:
-		out = f.take(open, now, req)
+		out = f.take(open, now, &req)
 	case req.Cost < 0:
 		out = req.refund(open.Used)
 	}
@@ -100,7 +100,7 @@ func (f *FixedWindow) normalize(s Counter, now int64, w Window) Counter {
 	return Counter{Used: s.Used, End: min(s.End, now+w.Length)}
 }
 
-func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {
+func (f *FixedWindow) take(s Counter, now int64, req *Request) Outcome {
 	free := f.Count - s.Used
 	if req.Overdraw {
 		return req.overdraw(free + f.Overdraft)

@@ -28,29 +28,29 @@ func (b *LeakyBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	debt := b.Debt(s, now)
 	switch {
 	case req.Cost < 0:
-		debt, out := b.refund(debt, req)
+		debt, out := b.refund(debt, &req)
 		return withDebt(debt, now), out
 	case req.Cost == 0:
 		return withDebt(debt, now), Outcome{Allowed: true, Delay: RoundUp(debt, b.Tick)}
 	case req.Overdraw:
-		return b.overdraw(debt, now, req)
+		return b.overdraw(debt, now, &req)
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.KeepFree > 0 {
-		cost, maxDebt = b.costNow(debt, req)
+		cost, maxDebt = b.costNow(debt, &req)
 	}
 	if cost > b.Burst {
 		return withDebt(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
-	if early := max(after-maxDebt, b.late(debt, req)); early > 0 {
+	if early := max(after-maxDebt, b.late(debt, &req)); early > 0 {
 		return withDebt(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
 	}
 	return withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
 }
 
 // late returns by how much the delay exceeds the request's MaxDelay.
-func (b *LeakyBucket) late(debt int64, req Request) int64 {
+func (b *LeakyBucket) late(debt int64, req *Request) int64 {
 	if req.MaxDelay == 0 {
 		return 0
 	}

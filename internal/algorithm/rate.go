@@ -77,7 +77,7 @@ func (r *Rate) Debt(s Bucket, now int64) int64 {
 
 // overdraw returns the state after a request that is charged even if it does not
 // fit, and the outcome.
-func (r *Rate) overdraw(debt, now int64, req Request) (Bucket, Outcome) {
+func (r *Rate) overdraw(debt, now int64, req *Request) (Bucket, Outcome) {
 	room := max((r.Burst+r.Overdraft)*r.Interval-debt, 0)
 	out := req.overdraw(minDown(req.Cost, room, r.Interval))
 	return withDebt(debt+out.Granted*r.Interval, now), out
@@ -93,7 +93,7 @@ func withDebt(debt, now int64) Bucket {
 
 // costNow returns the cost to charge and the largest debt allowed, for a request with
 // AtMost or KeepFree that is not granted ahead. A cost above the burst is never granted.
-func (r *Rate) costNow(debt int64, req Request) (cost, maxDebt int64) {
+func (r *Rate) costNow(debt int64, req *Request) (cost, maxDebt int64) {
 	if req.NeverFits(r.Burst) {
 		return r.Burst + 1, r.Capacity()
 	}
@@ -131,7 +131,7 @@ func (r *Rate) Balance(debt int64) Balance {
 
 // refund reduces the debt by whole units. If the last unit is partly refilled,
 // only its remaining part is refunded. A peek changes nothing.
-func (r *Rate) refund(debt int64, req Request) (int64, Outcome) {
+func (r *Rate) refund(debt int64, req *Request) (int64, Outcome) {
 	if debt == 0 || req.Cost == 0 {
 		return debt, Outcome{Allowed: true}
 	}

@@ -64,7 +64,7 @@ func (w *RollingWindow) Decide(r *Ring, now int64, req Request) Outcome {
 	expired, used := r.usedAt(w.bucket(r, now))
 	switch {
 	case req.Cost > 0:
-		return w.take(r, now, expired, used, req)
+		return w.take(r, now, expired, used, &req)
 	case req.Cost < 0:
 		return req.refund(used)
 	}
@@ -101,7 +101,7 @@ func (w *RollingWindow) Empty(r *Ring) int64 {
 	return w.expiresAt(r, r.newestUsed())
 }
 
-func (w *RollingWindow) take(r *Ring, now int64, expired int, used int64, req Request) Outcome {
+func (w *RollingWindow) take(r *Ring, now int64, expired int, used int64, req *Request) Outcome {
 	o, missing := req.take(w.Count, w.Count-used)
 	if missing > 0 {
 		o.RetryAfter = w.expiresAt(r, r.rankOfUnit(expired, missing)) - now

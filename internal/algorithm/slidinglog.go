@@ -54,7 +54,7 @@ func (w *SlidingLog) Decide(l *Log, now int64, req Request) Outcome {
 	used := int64(l.Len - expired)
 	switch {
 	case req.Cost > 0:
-		return w.take(l, now, expired, used, req)
+		return w.take(l, now, expired, used, &req)
 	case req.Cost < 0:
 		return req.refund(used)
 	}
@@ -95,7 +95,7 @@ func (w *SlidingLog) Empty(l *Log) int64 {
 	return l.Newest + w.Period
 }
 
-func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req Request) Outcome {
+func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req *Request) Outcome {
 	o, missing := req.take(w.Count, w.Count-used)
 	if missing > 0 {
 		last := l.at(expired + int(missing) - 1)

@@ -53,7 +53,7 @@ func (w *SlidingWindow) Decide(s Slide, now int64, req Request) (Slide, Outcome)
 	after, out := normal, Outcome{Allowed: true}
 	switch {
 	case req.Cost > 0:
-		out = w.take(normal, now, req)
+		out = w.take(normal, now, &req)
 		after.Current += out.Granted
 		if out.Granted > 0 { // unless the request overdraws, it fits
 			after.Overdrawn = req.Overdraw && w.overdraws(after, now)
@@ -122,7 +122,7 @@ func (w *SlidingWindow) used(s Slide, now int64) int64 {
 	return s.Current + mulDivUp(s.Previous, s.End-now, w.Period)
 }
 
-func (w *SlidingWindow) take(s Slide, now int64, req Request) Outcome {
+func (w *SlidingWindow) take(s Slide, now int64, req *Request) Outcome {
 	free := w.Count - w.used(s, now)
 	if req.Overdraw {
 		return req.overdraw(free + w.Overdraft)

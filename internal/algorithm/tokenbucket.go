@@ -29,18 +29,18 @@ type TokenBucket struct{ Rate }
 func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome) {
 	debt := b.Debt(s, now)
 	if req.Cost < 0 {
-		debt, out := b.refund(debt, req)
+		debt, out := b.refund(debt, &req)
 		return withDebt(debt, now), out
 	}
 	if req.Cost == 0 {
 		return withDebt(debt, now), Outcome{Allowed: true}
 	}
 	if req.Overdraw {
-		return b.overdraw(debt, now, req)
+		return b.overdraw(debt, now, &req)
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.MaxDelay > 0 || req.KeepFree > 0 {
-		cost, maxDebt = b.costAndMaxDebt(debt, req)
+		cost, maxDebt = b.costAndMaxDebt(debt, &req)
 	}
 	if cost > b.Burst {
 		return withDebt(debt, now), Outcome{RetryAfter: Never}
@@ -62,7 +62,7 @@ func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 
 // costAndMaxDebt returns the cost to charge and the largest debt allowed, for a
 // request with AtMost, MaxDelay or KeepFree. A cost above the burst is never granted.
-func (b *TokenBucket) costAndMaxDebt(debt int64, req Request) (cost, maxDebt int64) {
+func (b *TokenBucket) costAndMaxDebt(debt int64, req *Request) (cost, maxDebt int64) {
 	if req.KeepFree > 0 {
 		return b.costNow(debt, req)
 	}

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"bytes"
-	"math/bits"
 	"strings"
 )
 
@@ -19,11 +18,11 @@ type nodeList struct {
 
 	// What spares most entries a lookup in the map, which costs more than all the rest.
 	marks [256 / 64]uint64 // bit n is set if a node's joined text has the mark n
-	first uint64           // byte n is the mark of node n, of the first maxFew nodes
+	heads [maxFew]uint8    // while there are few: by mark, 1 + the index of the last node; others follow by node.sameHead
 }
 
 // maxFew is how many nodes are searched by their marks rather than in the map.
-const maxFew = 8
+const maxFew = 32
 
 // A node is one descriptor of a rule file.
 type node struct {
@@ -34,7 +33,8 @@ type node struct {
 
 	rule *Rule // nil if the node has no limit
 
-	sharesLimit bool // the rule has the limit and the counts of the node above
+	sharesLimit bool  // the rule has the limit and the counts of the node above
+	sameHead    *node // see nodeList.heads
 	children    nodeList
 	parts       [][]byte // the text around the stars; nil if there are none
 	keyText     string   // in keys: the key, an equals sign, and the value if the node has one
@@ -51,7 +51,8 @@ func (l *nodeList) add(n *node) {
 	m := markOf(n.joined)
 	l.marks[m/64] |= 1 << (m % 64)
 	if len(l.nodes) < maxFew {
-		l.first |= uint64(m) << (8 * len(l.nodes))
+		n.sameHead = l.withMark(m)
+		l.heads[m%maxFew] = uint8(len(l.nodes) + 1)
 	}
 	l.nodes = append(l.nodes, n)
 	if n.parts != nil {
@@ -122,9 +123,11 @@ func (l *nodeList) isFew() bool { return l.wildcards == nil && len(l.nodes) <= m
 
 // findFew is find for a few nodes without stars.
 func (l *nodeList) findFew(e Entry) (*node, matchKind) {
-	for c := l.withMark(markOfJoined(e)); c != 0; c &= c - 1 {
-		if n := l.nodes[firstNode(c)]; n.isJoined(e) {
-			return n, matchExact
+	if m := markOfJoined(e); l.mayHave(m) {
+		for n := l.withMark(m); n != nil; n = n.sameHead {
+			if n.isJoined(e) {
+				return n, matchExact
+			}
 		}
 	}
 	if n := l.findKey(e.Key); n != nil {
@@ -133,17 +136,13 @@ func (l *nodeList) findFew(e Entry) (*node, matchKind) {
 	return nil, matchNone
 }
 
-// withMark returns a word in which the top bit of byte n is set if the node n has that mark,
-// and perhaps if it has another. It compares all marks at once: a byte of x is zero where they
-// are equal, and only then does subtracting 1 set its top bit, or borrow from the next byte.
-func (l *nodeList) withMark(m uint8) uint64 {
-	const ones = 0x0101010101010101
-	x := l.first ^ ones*uint64(m)
-	return (x - ones) &^ x & (ones << 7) & (1<<(8*len(l.nodes)) - 1)
+// withMark returns the last of a few nodes with a mark, or with another of the same head.
+func (l *nodeList) withMark(m uint8) *node {
+	if i := int(l.heads[m%maxFew]) - 1; i >= 0 {
+		return l.nodes[i]
+	}
+	return nil
 }
-
-// firstNode returns the index of the first node in a word of withMark.
-func firstNode(c uint64) int { return bits.TrailingZeros64(c) / 8 }
 
 // isJoined reports whether the node's joined text is that of an entry.
 func (n *node) isJoined(e Entry) bool {
@@ -159,8 +158,8 @@ func (l *nodeList) findKey(key string) *node {
 	if len(l.nodes) > maxFew {
 		return l.joined[key]
 	}
-	for c := l.withMark(markOf(key)); c != 0; c &= c - 1 {
-		if n := l.nodes[firstNode(c)]; n.joined == key {
+	for n := l.withMark(markOf(key)); n != nil; n = n.sameHead {
+		if n.joined == key {
 			return n
 		}
 	}

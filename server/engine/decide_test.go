@@ -260,6 +260,17 @@ func TestDecideOverrideLimitReplacesRules(t *testing.T) {
 	})
 }
 
+// What a quota denied is refunded before other descriptors of its key are decided.
+func TestDecideDeniedQuotaLeavesHitsToOthers(t *testing.T) {
+	const file = "domain: d\ndescriptors:\n  - {key: user, rate_limit: {unit: hour, requests_per_unit: 5}}\n"
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, file, &engine.Options{QuotaMode: true})
+		want(t, decide(t, e, "d", withOverride(descriptor(5, "user=ada"), 4), descriptor(5, "user=ada")),
+			"allowed: granted=0 remaining=4 over denied | granted=5 remaining=0")
+		want(t, decide(t, e, "d", descriptor(0, "user=ada")), "allowed: granted=0 remaining=0")
+	})
+}
+
 func TestDecideOverrideLimitIsPerDomain(t *testing.T) {
 	set, err := rules.Parse(
 		rules.File{Name: "a.yaml", Text: []byte("domain: a")},

@@ -343,18 +343,12 @@ func hashKey(keys []byte, start int) []byte {
 // applyReplaces exempts descriptors whose rules are replaced by other rules of the request,
 // even if those are replaced themselves. Then it drops descriptors without a limit.
 func (f *found) applyReplaces() {
-	unlimited := false
 	for i := range f.limited {
 		for _, alias := range f.limited[i].rule.Replaces {
 			f.exempt(alias)
 		}
 	}
-	for i := range f.limited {
-		unlimited = unlimited || f.limited[i].state == nil
-	}
-	if unlimited {
-		f.limited = slices.DeleteFunc(f.limited, func(d limitedDescriptor) bool { return d.state == nil })
-	}
+	f.limited = slices.DeleteFunc(f.limited, func(d limitedDescriptor) bool { return d.state == nil })
 }
 
 // exempt removes the limit from descriptors under rules of an alias. Unlimited rules stay in

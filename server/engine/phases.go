@@ -87,6 +87,9 @@ func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
 		p := rest.first()
 		err = ev.runPhase(ctx, p)
 		ev.over = err == nil && phases[p].stops != nil && phases[p].stops(ev)
+		if p == phaseOwn && err == nil && !ev.over { // other descriptors of the key do not see hits of a quota that denied
+			err = ev.call(ev.addRefunds(ctx), false)
+		}
 	}
 	if err == nil && ev.phases.has(phaseLast) {
 		err = ev.complete(ctx)
@@ -112,19 +115,20 @@ func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
 			return err
 		}
 	}
+	all, alone := phases[p].all, phases[p].alone
 	for i := range ev.limited {
 		d := &ev.limited[i]
 		if d.phase != p || d.decided {
 			continue
 		}
-		ev.ask(i)
-		if phases[p].alone {
+		ev.ask(d)
+		if alone {
 			if err := ev.settleIfKnown(ctx, d); err != nil {
 				return err
 			}
 		}
 	}
-	return ev.call(ctx, phases[p].all)
+	return ev.call(ctx, all)
 }
 
 // settleIfKnown settles a descriptor. If its ID is not remembered, it is peeked at.
@@ -142,31 +146,38 @@ func (ev *evaluation) settleIfKnown(ctx context.Context, d *limitedDescriptor) e
 // work has ended whatever the answer is, and peeks at the rest. What denied descriptors have
 // taken is refunded, and what all have if the request is denied.
 func (ev *evaluation) complete(ctx context.Context) error {
-	for i := range ev.limited {
-		if d := &ev.limited[i]; ev.over && d.releases() {
-			ev.add(i, d.cost)
-		}
-	}
-	for i := range ev.limited {
-		d := &ev.limited[i]
-		d.returned = d.granted() > 0 && (ev.over || d.denied) && !d.rule.ChargeAlways && !ev.id.settle
-		if d.returned {
-			ev.add(i, -d.granted())
-			ctx = context.WithoutCancel(ctx) // refund even if the caller has gone
-		}
-	}
+	ctx = ev.addRefunds(ctx)
 	for i := range ev.limited { // after all refunds, so that a peek that fails prevents none
 		switch d := &ev.limited[i]; {
-		case d.returned && d.way.peekAfter:
-			ev.add(i, 0)
 		case d.decided:
 		case !ev.over:
-			ev.ask(i)
+			ev.ask(d)
 		case !d.releases():
-			ev.add(i, 0)
+			ev.add(d, 0)
 		}
 	}
 	return ev.call(ctx, false)
+}
+
+// addRefunds adds the refunds of what denied descriptors have taken, and if the request is denied, of
+// what all have, and its releases. Refunds are made even if the caller has gone.
+func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		d.returned = d.granted() > 0 && (ev.over || d.denied) && !d.rule.ChargeAlways && !ev.id.settle
+		if ev.over && d.releases() {
+			ev.add(d, d.cost)
+		} else if d.returned {
+			ev.add(d, -d.granted())
+			ctx = context.WithoutCancel(ctx)
+		}
+	}
+	for i := range ev.limited {
+		if d := &ev.limited[i]; d.returned && d.way.peekAfter {
+			ev.add(d, 0)
+		}
+	}
+	return ctx
 }
 
 // anyDenies reports whether a descriptor denies the request by itself.
@@ -192,51 +203,52 @@ func (ev *evaluation) allQuotasDeny() bool {
 	return over
 }
 
-// A queue is what the next call of the store decides. The request n is about
-// evaluation.limited[queued[n]].
+// A queue is what the next call of the store decides. The request n is about queued[n], and what
+// follows the last one is zero.
 type queue struct {
-	queued    []int
+	queued    []*limitedDescriptor
 	requests  []penstock.Request
 	decisions []penstock.Decision
 }
 
-// clear empties the queue. Its memory keeps the requests, which the next ones overwrite; a pool
-// that is not used drops it.
+// clear empties the queue, and does not keep the keys of callers.
 func (q *queue) clear() {
+	clear(q.queued)
+	clear(q.requests)
+	clear(q.decisions)
 	q.queued, q.requests, q.decisions = q.queued[:0], q.requests[:0], q.decisions[:0]
 }
 
 // ask adds what the store is asked about a descriptor.
-func (ev *evaluation) ask(i int) {
-	d := &ev.limited[i]
-	if d.way == (way{}) {
-		ev.add(i, d.cost)
-		return
-	}
+func (ev *evaluation) ask(d *limitedDescriptor) {
 	if d.way.peekFirst {
-		ev.add(i, 0)
+		ev.add(d, 0)
 	}
 	if !d.way.peekFirst || d.cost > 0 {
-		r := ev.add(i, d.cost)
+		r := ev.add(d, d.cost)
 		r.AtMost, r.Overdraw, r.Settle = d.way.atMost, d.way.overdraw, d.way.settle
 	}
 	if d.way.peekAfter {
-		ev.add(i, 0)
+		ev.add(d, 0)
 	}
 }
 
 // add adds a request about the key of a descriptor. A cost of 0 peeks, a negative cost refunds.
-func (ev *evaluation) add(i int, cost int64) *penstock.Request {
-	d, n := &ev.limited[i], len(ev.requests)
-	ev.queued = append(ev.queued, i)
-	ev.decisions = append(ev.decisions, penstock.Decision{})
-	ev.requests = slices.Grow(ev.requests, 1)[:n+1]
-	r := &ev.requests[n] // append would copy the request twice
+func (ev *evaluation) add(d *limitedDescriptor, cost int64) *penstock.Request {
+	n := len(ev.requests)
+	if n == cap(ev.requests) {
+		ev.requests = slices.Grow(ev.requests, 1)
+		ev.decisions = slices.Grow(ev.decisions, cap(ev.requests)-n)
+	}
+	ev.queued, ev.requests, ev.decisions = append(ev.queued, d), ev.requests[:n+1], ev.decisions[:n+1]
+	r := &ev.requests[n]
 	if cost == 0 && d.peeksAtHits() {
 		*r = *d.hits
 	} else {
 		*r = *d.template
-		r.ID, r.Hold, r.NewID = d.id, d.hold, d.newID && cost > 0
+		if d.id != "" {
+			r.ID, r.Hold, r.NewID = d.id, d.hold, d.newID && cost > 0
+		}
 	}
 	r.Key, r.Cost = ev.keyOf(d), cost
 	return r
@@ -266,8 +278,8 @@ func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
 // not deny were only peeked at, as their decisions say. Where a request is denied already,
 // nothing is granted, and only permits are released.
 func (ev *evaluation) record() {
-	for n, i := range ev.queued {
-		d, dec := &ev.limited[i], &ev.decisions[n]
+	for n, d := range ev.queued {
+		dec := &ev.decisions[n]
 		if d.phase != phaseEnforced || ev.requests[n].Cost == 0 || !dec.Allowed {
 			ev.interpret(d, n) // other takes mean what they say
 		}
@@ -295,7 +307,7 @@ func (ev *evaluation) refundAll(ctx context.Context) {
 		d := &ev.limited[i]
 		renewable := d.id != "" && !d.newID
 		if granted := d.granted(); granted > 0 && !renewable {
-			ev.add(i, -granted)
+			ev.add(d, -granted)
 		}
 	}
 	_ = ev.call(context.WithoutCancel(ctx), false)

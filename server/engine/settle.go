@@ -124,8 +124,8 @@ func (ev *evaluation) checkShapes() error {
 func (ev *evaluation) checkTogether() error {
 	defer ev.queue.clear()
 	for i := range ev.limited {
-		if p := ev.limited[i].phase; p == phaseEnforced || p == phaseSettle {
-			ev.ask(i)
+		if d := &ev.limited[i]; d.phase == phaseEnforced || d.phase == phaseSettle {
+			ev.ask(d)
 		}
 	}
 	if len(ev.requests) < 2 {

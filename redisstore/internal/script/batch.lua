@@ -4,7 +4,7 @@
 --
 -- Returns the replies of the steps one after the other: a number, or -3 and a list of
 -- numbers, or -2 if the step failed.
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

@@ -38,8 +38,11 @@ func unroll(steps []Step, allOrNothing bool) string {
 		separator+" write\n", all.write,
 		separator+" reply\n", all.reply,
 		"#steps", strconv.Itoa(len(steps)),
-	).Replace(prelude+read("arguments.lua")+read("unrolled.lua")), isIDLine)
+	).Replace(prelude+strings.ReplaceAll(read("arguments.lua"), tryFields, "")+read("unrolled.lua")), isIDLine)
 }
+
+// tryFields makes room for what a step needs that is tried first, or under an ID.
+const tryFields = ", dry = false, due = false"
 
 // sharedTime is the variable for the time, which Redis is asked for once.
 const sharedTime = "instant"

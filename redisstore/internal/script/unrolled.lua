@@ -12,17 +12,19 @@
 -- ARGV: for each section the number of its requests, or empty for all that are left; 1, or 0 if
 --       none of them can fit; and for each step the number of its arguments, negative if it
 --       overdraws, and those.
+--
+-- The keys of a request are put before all others, in the place of those of the first.
 -- Returns for each request 1 if it was taken or 0, and the replies of its steps as in
 -- batch.lua; or -2 if it failed. A request alone returns what the step does if the time is in
 -- none of its windows.
-local all, n, first, section, last, keys, KEYS = {}, 0, 0, 1, nil, KEYS, {}
+local all, n, first, section, last, keys = {}, 0, 0, 1, nil, KEYS
 local function add(m, list)
   all[m + 1] = -3
   for i = 1, #list do all[m + 1 + i] = list[i] end
   return m + 1 + #list
 end
 local function decide()
-local redis, all, keys, KEYS, total = redis, all, keys, KEYS, #keys -- closer than those of the script
+local redis, all, keys, KEYS, total = redis, all, keys, KEYS, #KEYS -- closer than those of the script
 while first < total do
 local at, fit = section + 2, ARGV[section + 1] == '1'
 last = last or ARGV[section] == '' and total or first + ARGV[section] * #steps -- a failed request does not end a section

@@ -70,7 +70,7 @@ local both = found * (length + 1) + (ending - now) -- alone
 if clocked and ending - now <= length and both < 9007199254740992 then return both end -- alone
 return {found, ending, now}, cost, 0
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

@@ -120,7 +120,7 @@ end
 if granted == asked then return reset * 16384 + used end -- alone
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

@@ -43,7 +43,7 @@ local both = found * (period + 1) + left -- alone
 if left <= period and both < 9007199254740992 then return both end -- alone
 return {found, left}, cost, 0
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

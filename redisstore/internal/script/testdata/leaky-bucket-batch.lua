@@ -79,7 +79,7 @@ elseif charge ~= 0 or stale then
 end
 return debt, charge, how == 'o' and 0 or math.ceil(debt / unit)
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

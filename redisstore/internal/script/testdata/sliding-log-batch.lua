@@ -60,7 +60,7 @@ if cost == asked and cost > 0 then return used end -- alone
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

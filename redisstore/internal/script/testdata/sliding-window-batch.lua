@@ -64,7 +64,7 @@ local both = value * (2 * period + 1) + rest -- alone
 if rest <= 2 * period and both < 9007199254740992 then return both end -- alone
 return {value, rest}, cost, 0
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

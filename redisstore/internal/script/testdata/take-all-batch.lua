@@ -2,19 +2,20 @@ local redis, KEYS, ARGV = redis, KEYS, ARGV
 local function arguments(at)
   local n = math.abs(ARGV[at])
   if n == 0 then return nil, at + 1 end
-  local list = {ARGV[at + 1], ARGV[at + 2], n > 2 and ARGV[at + 3] or nil, n > 3 and ARGV[at + 4] or nil,
-    n > 4 and ARGV[at + 5] or nil, n > 5 and ARGV[at + 6] or nil, n > 6 and ARGV[at + 7] or nil, dry = false, due = false}
+  if n < 4 then return {ARGV[at + 1], ARGV[at + 2], n == 3 and ARGV[at + 3] or nil}, at + 1 + n end
+  local list = {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], n > 4 and ARGV[at + 5] or nil,
+    n > 5 and ARGV[at + 6] or nil, n > 6 and ARGV[at + 7] or nil}
   for i = 8, n do list[i] = ARGV[at + i] end
   return list, at + 1 + n
 end
-local all, n, first, section, last, keys, KEYS = {}, 0, 0, 1, nil, KEYS, {}
+local all, n, first, section, last, keys = {}, 0, 0, 1, nil, KEYS
 local function add(m, list)
   all[m + 1] = -3
   for i = 1, #list do all[m + 1 + i] = list[i] end
   return m + 1 + #list
 end
 local function decide()
-local redis, all, keys, KEYS, total = redis, all, keys, KEYS, #keys -- closer than those of the script
+local redis, all, keys, KEYS, total = redis, all, keys, KEYS, #KEYS -- closer than those of the script
 while first < total do
 local at, fit = section + 2, ARGV[section + 1] == '1'
 last = last or ARGV[section] == '' and total or first + ARGV[section] * 3 -- a failed request does not end a section

@@ -80,7 +80,7 @@ end
 if after <= capacity or how == 'o' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
-local all, n, key = {}, 0, {}
+local all, n, key = {}, 0, {''}
 for i = 1, #KEYS do
   key[1] = KEYS[i]
   local done, reply = pcall(step, key, i)

@@ -97,7 +97,7 @@ func TestPenaltyEvictsBansThatHaveEnded(t *testing.T) {
 			t.Fatalf("ban %d was not set", i)
 		}
 	}
-	if offend("k=full") || offend("k=full") || b.Skipped() != 2 || strings.Count(log.String(), "too many bans") != 1 {
+	if offend("k=full") || offend("k=more") || b.Skipped() != 2 || strings.Count(log.String(), "too many bans") != 1 {
 		t.Errorf("with 10 of 10 bans in force: %d skipped, the log says %s", b.Skipped(), &log)
 	}
 	now = now.Add(harsh.For + time.Second)

@@ -81,3 +81,18 @@ func ExampleStore_TakeEach() {
 	fmt.Println(decisions[0].Allowed, decisions[1].Allowed, err)
 	// Output: true false <nil>
 }
+
+// Check tries a server before a program relies on it.
+func ExampleCheck() {
+	url := "redis://" + liveServer.Addr // such as redis://user:password@localhost:6379/0
+	findings, err := redisstore.Check(context.Background(), url, &redisstore.Options{Prefix: "shop", Timeout: 10 * time.Second})
+	for _, f := range findings {
+		if f.What == "takes" || f.State != redisstore.Works {
+			fmt.Println(f.What, f.State, f.Detail)
+		}
+	}
+	fmt.Println(err)
+	// Output:
+	// takes works exact, by every algorithm
+	// <nil>
+}

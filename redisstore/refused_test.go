@@ -107,7 +107,13 @@ func TestOpenAcceptsAnyHandshake(t *testing.T) {
 	server := startServer(t)
 	for _, odd := range []string{"-ERR unknown command", "-NOPROTO unsupported protocol version", "-ERR unsupported", "+OK", "*0", ":1", redisproxy.Close} {
 		for _, commands := range [][]string{
-			{"HELLO"}, {"HELLO 3"}, {"INFO"}, {"CLIENT"}, {"SCRIPT"}, {"CLUSTER"}, {"TIME"},
+			{"HELLO"},
+			{"HELLO 3"},
+			{"INFO"},
+			{"CLIENT"},
+			{"SCRIPT"},
+			{"CLUSTER"},
+			{"TIME"},
 			{"HELLO", "INFO", "CLIENT", "SCRIPT", "CLUSTER", "TIME"},
 		} {
 			var pairs []string

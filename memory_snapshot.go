@@ -31,6 +31,10 @@ import (
 // can read.
 var ErrBadSnapshot = errors.New("bad snapshot")
 
+// ErrSnapshotVersion is the [ErrBadSnapshot] of a snapshot that another version of this package wrote,
+// and that is not damaged.
+var ErrSnapshotVersion = fmt.Errorf("%w: of another version", ErrBadSnapshot)
+
 const (
 	snapshotMagic   = "penstock"
 	snapshotVersion = 5
@@ -248,7 +252,7 @@ func (r *snapshotReader) header() (h snapshotHeader, err error) {
 		return h, err
 	}
 	if h.Version != snapshotVersion {
-		return h, fmt.Errorf("%w: version %d, and this reads version %d", ErrBadSnapshot, h.Version, snapshotVersion)
+		return h, fmt.Errorf("%w: %d, and this reads %d", ErrSnapshotVersion, h.Version, snapshotVersion)
 	}
 	if h.ShardBits > maxShardBits || h.Tick <= 0 || h.Wall < 0 || h.Mono < 0 || h.Mono > algorithm.MaxTime {
 		return h, fmt.Errorf("%w: impossible values in the header", ErrBadSnapshot)

@@ -282,6 +282,9 @@ func TestRestoreMemoryRefusesDamagedSnapshot(t *testing.T) {
 	past := bytes.Clone(saved)
 	past[8] = 1
 	refused("another version", withChecksum(past))
+	if _, err := penstock.RestoreMemory(bytes.NewReader(withChecksum(past)), small); !errors.Is(err, penstock.ErrSnapshotVersion) {
+		t.Errorf("another version: %v, want ErrSnapshotVersion", err)
+	}
 	restoreMemory(t, saved, small) // is intact
 }
 

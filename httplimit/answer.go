@@ -23,6 +23,15 @@ type Answer struct {
 	// Cost is the number of units that were requested, for the problem of a
 	// request that can never pass. Optional.
 	Cost int64
+
+	// KeepFree is the number of units that had to remain, for the same problem. Optional.
+	KeepFree int64
+}
+
+// isKnown reports whether the decision has the numbers of its key. Beside a denial of a [penstock.DenyCache] those of
+// other limits are unknown.
+func (a *Answer) isKnown() bool {
+	return !a.Decision.Allowed || a.Decision.Source != penstock.SourceDenyCache
 }
 
 // neverPasses reports whether the request was denied and can never pass, so that
@@ -36,6 +45,9 @@ func (a *Answer) neverPasses() bool {
 func (a *Answer) neverDetail() string {
 	if a.Decision.Source == penstock.SourceOverride {
 		return "the key is banned"
+	}
+	if most := a.Decision.Limit; a.KeepFree > 0 && a.Cost <= most && a.Cost > most-a.KeepFree {
+		return fmt.Sprintf("costs %d and keeps %d free, and the limit never grants more than %d", a.Cost, a.KeepFree, most)
 	}
 	if a.Cost <= a.Decision.Limit {
 		return fmt.Sprintf("costs more in total than %d, and the limit never grants more", a.Decision.Limit)

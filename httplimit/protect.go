@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -275,7 +276,7 @@ func (p *protection) setHeaders(h http.Header, l *chargeList, parts []charge.Par
 		return
 	}
 	var room [inlineParts]Answer
-	p.Headers.SetHeaders(h, appendAnswers(room[:0], l, parts))
+	p.Headers.SetHeaders(h, slices.DeleteFunc(appendAnswers(room[:0], l, parts), func(a Answer) bool { return !a.isKnown() }))
 }
 
 // deny answers a denied request.

@@ -2,8 +2,12 @@ package server_test
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +93,33 @@ func TestServerThatFailsToStartKeepsHistory(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// A snapshot of another version is not called damaged.
+func TestServerNamesTheVersionOfAnOldSnapshot(t *testing.T) {
+	settings := map[string]string{"data": t.TempDir()}
+	d := start(t, settings)
+	post(t, d.addr("http"), `{"key":"k","limit":"5/1h"}`)
+	d.end()
+
+	name := filepath.Join(settings["data"], "memory.snapshot")
+	saved, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const header, end = 8, 56 // the version comes first, and a checksum follows
+	saved[header] = 1
+	binary.LittleEndian.PutUint32(saved[end:], crc32.ChecksumIEEE(saved[header:end]))
+	if err := os.WriteFile(name, saved, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d = start(t, settings)
+	if !d.log.has(`level=WARN msg="snapshot is of another version, counters start empty"`) || !d.log.has("of another version: 1, and this reads ") || d.log.has("is damaged") {
+		t.Error("the log does not say so")
+	}
+	if aside, err := filepath.Glob(name + ".other-version-*"); err != nil || len(aside) != 1 {
+		t.Errorf("set aside as %q, %v", aside, err)
+	}
 }
 
 func TestServerWithoutTopKeysKeepsNoKeys(t *testing.T) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -46,7 +47,10 @@ func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := kept.LoadError(); err != nil {
+	switch err := kept.LoadError(); {
+	case errors.Is(err, penstock.ErrSnapshotVersion):
+		s.log.Warn("snapshot is of another version, counters start empty", "err", err)
+	case err != nil:
 		s.log.Error("snapshot is damaged, starting empty", "err", err)
 	}
 	s.log.Info("snapshots enabled", "data", s.config.Data, "interval", s.config.SnapshotInterval, "keys", kept.Stats().Keys)

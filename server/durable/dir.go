@@ -94,10 +94,10 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// SetAside renames a damaged file, so that it can be examined and the next one does not
-// replace it. It returns the new path, which is unique.
-func (d *Dir) SetAside(name string) (string, error) {
-	path := d.Path(name + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000"))
+// SetAside renames a file of a kind that cannot be used, such as "damaged", so that it can be examined
+// and the next one does not replace it. It returns the new path, which is unique.
+func (d *Dir) SetAside(name, kind string) (string, error) {
+	path := d.Path(name + "." + kind + "-" + time.Now().UTC().Format("20060102T150405.000000000"))
 	return path, os.Rename(d.Path(name), path)
 }
 

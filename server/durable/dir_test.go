@@ -63,7 +63,7 @@ func TestDirKeepsFilesAcrossRestarts(t *testing.T) {
 	if info, err := os.Stat(d.Path("a")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want a file that only its owner can read", info, err)
 	}
-	aside, err := d.SetAside("a")
+	aside, err := d.SetAside("a", "damaged")
 	if err != nil {
 		t.Fatal(err)
 	}

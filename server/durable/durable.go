@@ -35,7 +35,7 @@ type Store struct {
 // OpenStore returns the store of a directory. The options are those of the memory store,
 // with Durable set; nil is all defaults.
 //
-// If the snapshot is damaged, it is renamed and the store starts empty: [Store.LoadError]
+// If the snapshot is damaged, or of another version, it is renamed and the store starts empty: [Store.LoadError]
 // returns why. Any other error is returned.
 func (d *Dir) OpenStore(o *penstock.MemoryOptions) (*Store, error) {
 	s := &Store{dir: d}
@@ -80,13 +80,17 @@ func (s *Store) restore(o *penstock.MemoryOptions) error {
 	return nil
 }
 
-// setAside renames a damaged snapshot.
-func (s *Store) setAside(damage error) error {
-	path, err := s.dir.SetAside(snapshotName)
-	if err != nil {
-		return fmt.Errorf("renaming the damaged snapshot: %w", err)
+// setAside renames a snapshot that cannot be restored.
+func (s *Store) setAside(reason error) error {
+	kind := "damaged"
+	if errors.Is(reason, penstock.ErrSnapshotVersion) {
+		kind = "other-version"
 	}
-	s.loadError = fmt.Errorf("%w: renamed to %s; starting with an empty store", damage, path)
+	path, err := s.dir.SetAside(snapshotName, kind)
+	if err != nil {
+		return fmt.Errorf("renaming the %s snapshot: %w", kind, err)
+	}
+	s.loadError = fmt.Errorf("%w: renamed to %s; starting with an empty store", reason, path)
 	return nil
 }
 

@@ -84,8 +84,12 @@ type Status struct {
 // Limited reports whether the Decision has numbers: those of a limit, or of a ban, which keys of
 // unlimited rules can have, too.
 func (s *Status) Limited() bool {
-	return s.Rule != nil && (!s.Rule.Unlimited || s.Decision.Source == penstock.SourceOverride)
+	return s.Rule != nil && (!s.Rule.Unlimited || s.Decision.Source == penstock.SourceOverride) && HasNumbers(&s.Decision)
 }
+
+// HasNumbers reports whether a decision is about its key. Beside a denial of the deny cache those of
+// other limits are not: nothing is known of their keys.
+func HasNumbers(d *penstock.Decision) bool { return !d.Allowed || d.Source != penstock.SourceDenyCache }
 
 // A Result holds the results of all descriptors of a request, in their order. It can be
 // reused, which saves allocations.

@@ -179,7 +179,7 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	send(server, localAddr, "GET", "/v1/take", "")
 	send(server, localAddr, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
 	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback, penstock.SourceOverride} {
-		send(newServer(t, engine.New(withSource(source), nil), nil), localAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
+		send(newServer(t, engine.New(withSource(source), nil), nil), localAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":2}`)
 	}
 }
 

@@ -21,10 +21,10 @@ func TestSettleByRules(t *testing.T) {
 		)
 		for range 2 {
 			send("/v1/take", `{"id":"x","cost":50,`+descriptors+`}`).want(t, 200,
-				`{"allowed":true,"granted":30,"limit":100,"remaining":70,"retry_after":0,"reset_after":18,"delay":0,"source":"store","decisions":[`+
+				`{"allowed":true,"granted":30,"limit":100,"remaining":70,"retry_after":0,"reset_after":18,"delay":0,"source":"store","rule":"edge/team","decisions":[`+
 					team+`,{"allowed":true,"granted":50,"limit":1000,"remaining":950,"retry_after":0,"reset_after":4320,"delay":0,"source":"store","rule":"edge/day"}]}`)
 		}
-		settled := `{"allowed":true,"granted":30,"limit":100,"remaining":70,"retry_after":0,"reset_after":18,"delay":0,"source":"store","decisions":[` +
+		settled := `{"allowed":true,"granted":30,"limit":100,"remaining":70,"retry_after":0,"reset_after":18,"delay":0,"source":"store","rule":"edge/team","decisions":[` +
 			team + `,{"allowed":true,"granted":10,"limit":1000,"remaining":990,"retry_after":0,"reset_after":864,"delay":0,"source":"store","rule":"edge/day"}]}`
 		for range 2 {
 			send("/v1/settle", `{"id":"x","cost":10,`+descriptors+`}`).want(t, 200, settled)
@@ -40,7 +40,7 @@ func TestSettleByRules(t *testing.T) {
 			t.Errorf("a list: got %+v, want 200", got)
 		}
 		peek := send("/v1/take", `{"cost":0,`+byRules("team=9", "day=9")[1:])
-		peek.want(t, 200, `{"allowed":true,"granted":0,"limit":100,"remaining":93,"retry_after":0,"reset_after":4.2,"delay":0,"source":"store","decisions":[`+
+		peek.want(t, 200, `{"allowed":true,"granted":0,"limit":100,"remaining":93,"retry_after":0,"reset_after":4.2,"delay":0,"source":"store","rule":"edge/team","decisions":[`+
 			`{"allowed":true,"granted":0,"limit":100,"remaining":93,"retry_after":0,"reset_after":4.2,"delay":0,"source":"store","rule":"edge/team"},`+
 			`{"allowed":true,"granted":0,"limit":1000,"remaining":993,"retry_after":0,"reset_after":604.8,"delay":0,"source":"store","rule":"edge/day"}]}`)
 	})

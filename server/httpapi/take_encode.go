@@ -21,7 +21,7 @@ func (c *call) encode(w http.ResponseWriter, r *takecall.Reply, headers httplimi
 			status = http.StatusTooManyRequests
 		}
 	}
-	c.out = appendReply(c.out, r)
+	c.out = appendReply(c.out, r, false)
 	if status == http.StatusTooManyRequests && (!r.Limited || r.Decision.RetryAfter == penstock.Never) {
 		c.appendDetail(r)
 	}
@@ -59,15 +59,19 @@ func (c *call) collectApplied(r *takecall.Reply, allowed bool) {
 	if len(r.Parts) > 0 || !r.Limited || r.Mode() == "shadow" || allowed && !r.Decision.Allowed {
 		return
 	}
-	a := httplimit.Answer{Limit: r.Limit, Decision: r.Decision, Cost: r.Cost}
+	c.applied = append(c.applied, answerOf(r))
+}
+
+func answerOf(r *takecall.Reply) httplimit.Answer {
+	a := httplimit.Answer{Limit: r.Limit, Decision: r.Decision, Cost: r.Cost, KeepFree: r.KeepFree}
 	if r.Rule != nil {
 		a.Policy = r.Rule.Name
 	}
-	c.applied = append(c.applied, a)
+	return a
 }
 
-// appendReply appends a reply as JSON.
-func appendReply(b []byte, r *takecall.Reply) []byte {
+// appendReply appends a reply as JSON, with its detail if it is a part of another.
+func appendReply(b []byte, r *takecall.Reply, isPart bool) []byte {
 	b = append(b, '{')
 	if r.Limited {
 		b = httpserver.AppendDecision(b, &r.Decision)
@@ -75,13 +79,17 @@ func appendReply(b []byte, r *takecall.Reply) []byte {
 		b = append(b, `"allowed":`...)
 		b = strconv.AppendBool(b, r.Decision.Allowed)
 	}
-	if r.Rule != nil && len(r.Parts) == 0 {
+	if r.Rule != nil {
 		b = append(b, `,"rule":`...)
 		b = appendString(b, r.Rule.Name)
-		if mode := r.Mode(); mode != "" {
-			b = append(b, `,"mode":`...)
-			b = appendString(b, mode)
-		}
+	}
+	if mode := r.Mode(); mode != "" && len(r.Parts) == 0 {
+		b = append(b, `,"mode":`...)
+		b = appendString(b, mode)
+	}
+	if isPart && r.Limited && len(r.Parts) == 0 && !r.Decision.Allowed && r.Decision.RetryAfter == penstock.Never {
+		b = append(b, `,"detail":`...)
+		b = appendString(b, httplimit.QuotaExceeded([]httplimit.Answer{answerOf(r)}).Detail)
 	}
 	for i := range r.Parts {
 		if i == 0 {
@@ -89,7 +97,7 @@ func appendReply(b []byte, r *takecall.Reply) []byte {
 		} else {
 			b = append(b, ',')
 		}
-		b = appendReply(b, &r.Parts[i])
+		b = appendReply(b, &r.Parts[i], true)
 		if i == len(r.Parts)-1 {
 			b = append(b, ']')
 		}

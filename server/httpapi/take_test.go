@@ -154,9 +154,9 @@ func TestTakeListEachDecidesIndependently(t *testing.T) {
 			`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}]}],"cost":5},{"key":"b","limit":"9/1s","cost":2}]}`
 		post(t, base, body)
 		second := post(t, base, body)
-		second.want(t, 200, `{"allowed":false,"granted":0,"limit":5,"remaining":0,"retry_after":60,"reset_after":60,"delay":0,"source":"store",`+
+		second.want(t, 200, `{"allowed":false,"granted":0,"limit":5,"remaining":0,"retry_after":60,"reset_after":60,"delay":0,"source":"store","rule":"edge/tenant",`+
 			`"decisions":[{"allowed":false,"granted":0,"limit":1,"remaining":0,"retry_after":1,"reset_after":1,"delay":0,"source":"store"},`+
-			`{"allowed":false,"granted":0,"limit":5,"remaining":0,"retry_after":60,"reset_after":60,"delay":0,"source":"store",`+
+			`{"allowed":false,"granted":0,"limit":5,"remaining":0,"retry_after":60,"reset_after":60,"delay":0,"source":"store","rule":"edge/tenant",`+
 			`"decisions":[{"allowed":false,"granted":0,"limit":5,"remaining":0,"retry_after":60,"reset_after":60,"delay":0,"source":"store","rule":"edge/tenant"}]},`+
 			`{"allowed":true,"granted":2,"limit":9,"remaining":5,"retry_after":0,"reset_after":0.445,"delay":0,"source":"store"}]}`)
 		if got := second.header.Get("Retry-After"); got != "" {
@@ -204,7 +204,7 @@ func TestTakeByRules(t *testing.T) {
 		)
 		body := byRules("remote_address=10.0.0.1", "unruled=x", "free=y")
 		for _, d := range []string{d2, d1, d0} {
-			post(t, base, body).want(t, 200, `{"allowed":true,`+d+`,"decisions":[{"allowed":true,`+d+`,"rule":"edge/remote_address"},`+
+			post(t, base, body).want(t, 200, `{"allowed":true,`+d+`,"rule":"edge/remote_address","decisions":[{"allowed":true,`+d+`,"rule":"edge/remote_address"},`+
 				`{"allowed":true},{"allowed":true,"rule":"edge/free"}]}`)
 		}
 		denied := post(t, base, body)
@@ -300,4 +300,44 @@ func TestObserveLatencyExcludesHolding(t *testing.T) {
 			t.Errorf("got the latencies %v, want four times 0", latencies)
 		}
 	})
+}
+
+// Beside a denial by the deny cache, nothing is known of other limits, and nothing is said of them.
+func TestTakeDeniedByDenyCacheInventsNoNumbers(t *testing.T) {
+	base := serveStore(t, penstock.WithDenyCache(frozenMemory(), nil))
+	for name, body := range map[string]string{
+		"limits": `{"mode":"all","requests":[{"key":"k","limit":"60/1h"},{"key":"k","limit":"5/1h","cost":5}]}`,
+		"rules":  byRules("team=9", "remote_address=10.0.0.9"),
+	} {
+		var last response
+		for range 6 {
+			last = post(t, base, body)
+		}
+		var d struct {
+			Allowed   bool
+			Source    string
+			Decisions []map[string]any
+		}
+		if err := json.Unmarshal([]byte(last.body), &d); err != nil || d.Allowed || d.Source != "deny-cache" {
+			t.Fatalf("%s: got %s (%v), want a denial by the deny cache", name, last.body, err)
+		}
+		if other := d.Decisions[0]; other["allowed"] != true || other["remaining"] != nil || other["source"] != nil || d.Decisions[1]["remaining"] == nil {
+			t.Errorf("%s: got %s, want numbers of the denial alone", name, last.body)
+		}
+		if got := last.header.Get("Ratelimit"); strings.Count(got, ";r=") != 1 {
+			t.Errorf("%s: the header is %q, want the denial alone", name, got)
+		}
+	}
+}
+
+// Every decision that can never be another says why, with the units that it would have to keep free.
+func TestTakeSaysWhatIsKeptFree(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	const detail = `"detail":"costs 8 and keeps 3 free, and the limit never grants more than 10"`
+	one := `{"key":"k","limit":"10/1h","cost":8,"keep_free":3}`
+	for body, want := range map[string]int{one: 1, `{"mode":"all","requests":[` + one + `]}`: 2, `{"mode":"each","requests":[` + one + `]}`: 1} {
+		if got := post(t, base, body); strings.Count(got.body, detail) != want {
+			t.Errorf("%s: got %s, want %d times %s", body, got.body, want, detail)
+		}
+	}
 }

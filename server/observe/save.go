@@ -20,7 +20,7 @@ const MaxHistoryBytes = 64 << 20
 const historyMagic = "penstock history 2\n"
 
 // ErrBadHistory means that a saved history is damaged, or of another version.
-var ErrBadHistory = errors.New("observe: damaged history")
+var ErrBadHistory = errors.New("observe: unreadable history")
 
 // SaveHistory writes the history, without the counters and without top keys.
 func (o *Observer) SaveHistory(w io.Writer) error {

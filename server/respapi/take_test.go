@@ -291,3 +291,21 @@ func TestTakeOfBannedKeyOfUnlimitedRuleHasRetryAfter(t *testing.T) {
 		t.Errorf("not banned: got %s, want %s", got, want)
 	}
 }
+
+// Beside a denial by the deny cache, nothing is known of other limits, and nothing is said of them.
+func TestTakeDeniedByDenyCacheInventsNoNumbers(t *testing.T) {
+	clock := newFakeClock()
+	s := newServer(t, penstock.WithDenyCache(clock.memory(), nil), clock, nil, nil)
+	set, err := rules.Parse(rules.File{Name: "api.yaml", Text: []byte("domain: api\ndescriptors: [{key: rpm, limit: 60/1h}, {key: tpm, limit: 2/1h}]\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.engine.SetRules(set)
+	c, got := newFakeClient(s), ""
+	for range 4 {
+		got = c.do(t, "PENSTOCK.TAKE", "DOMAIN", "api", "ENTRIES", "1", "rpm", "ada", "ENTRIES", "1", "tpm", "ada")
+	}
+	if !strings.Contains(got, `"deny-cache"`) || !strings.Contains(got, `*4 "allowed" :1 "rule" "api/rpm"`) || strings.Contains(got, ":60") {
+		t.Errorf("got %s, want numbers of api/tpm alone", got)
+	}
+}

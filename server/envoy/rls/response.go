@@ -69,7 +69,7 @@ func (s *Service) buildResponse(c *Call) {
 
 func (s *Service) statusOf(st *engine.Status) Status {
 	switch {
-	case st.Rule == nil:
+	case st.Rule == nil, !engine.HasNumbers(&st.Decision):
 		return Status{OverLimit: st.OverLimit}
 	case st.Rule.Unlimited:
 		return Status{Remaining: math.MaxUint32}

@@ -269,3 +269,24 @@ func TestObserveLatencyEveryCall(t *testing.T) {
 		t.Errorf("observed %d calls, want 4", observed.Load())
 	}
 }
+
+// Beside a denial by the deny cache, nothing is known of other limits: a proxy is told none of them.
+func TestDenialByDenyCacheHasNoLimitOfOthers(t *testing.T) {
+	e := newEngine(t, penstock.WithDenyCache(newMemory(), nil), userRules+"  - {key: path, limit: 60/1h}\n", nil)
+	c := newClient(t, e, nil)
+	m := takeRequest("ada")
+	m.Descriptors = append(m.Descriptors, &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: "path", Value: "/"}}})
+	for range 4 {
+		r, err := c.ShouldRateLimit(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other := r.GetStatuses()[1]; r.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT && other.GetLimitRemaining() == 60 {
+			t.Errorf("two of 60 were taken, and the answer says %v", other)
+		}
+	}
+	r, err := c.ShouldRateLimit(t.Context(), m)
+	if err != nil || r.GetStatuses()[0].GetCurrentLimit() == nil || r.GetStatuses()[1].GetCurrentLimit() != nil {
+		t.Errorf("got %v (%v), want the limit of the denial alone", r, err)
+	}
+}

@@ -9,17 +9,18 @@ import (
 // A Reply is the answer to a call, to one of its descriptors, or to a list of calls.
 type Reply struct {
 	Decision penstock.Decision
-	Limited  bool           // false if no limit applied; then only Allowed has a meaning
+	Limited  bool           // false if no limit applied, or nothing is known of its key; then only Allowed has a meaning
 	ByRules  bool           // whether rules decided
 	Rule     *rules.Rule    // that decided; nil if none applied, or if the call brought its limit
 	Limit    penstock.Limit // zero if there are parts
 	Cost     int64          // what was asked for; zero if there are parts
+	KeepFree int64          // what had to remain
 	Parts    []Reply        // of descriptors, or of the calls of a list
 }
 
 // UnderLimit returns the reply to a request with a limit.
 func UnderLimit(r *penstock.Request, d penstock.Decision) Reply {
-	return Reply{Decision: d, Limited: true, Limit: r.Limit, Cost: r.Cost}
+	return Reply{Decision: d, Limited: engine.HasNumbers(&d), Limit: r.Limit, Cost: r.Cost, KeepFree: r.KeepFree}
 }
 
 // UnderRules returns the reply to each descriptor. A rule in shadow mode allows whatever its
@@ -31,7 +32,7 @@ func UnderRules(result *engine.Result, ds []engine.Descriptor) []Reply {
 		parts[i] = Reply{Decision: s.Decision, ByRules: true, Rule: s.Rule, Cost: ds[i].Cost}
 		parts[i].Decision.Allowed = !s.OverLimit
 		if s.Limited() {
-			parts[i].Limited, parts[i].Limit = true, s.Rule.Limit
+			parts[i].Limited, parts[i].Limit, parts[i].KeepFree = true, s.Rule.Limit, s.Rule.KeepFree
 		}
 	}
 	return parts

@@ -72,7 +72,7 @@ unit: setup ## Run all tests without the race detector, allocation tests include
 	@$(GO_TEST) $(MAIN_FLAGS) -json ./... | $(REPORT) -title "all packages"
 
 .PHONY: nested
-nested: setup ## Vet and test the nested modules: benchmarks, adapters, manifests, framework examples
+nested: setup ## Vet and test the nested modules: benchmarks, adapters, manifests, envoyproxy/ratelimit, framework examples
 	@set -e; for module in $(NESTED); do \
 		echo "module $$module"; \
 		(cd $$module && go vet ./... && go test -short $(TEST_FLAGS) ./...); \
@@ -136,6 +136,7 @@ faults: setup ## Break real servers and daemons as docs/reliability.md lists; UP
 	cd faults && go test -count=1 -timeout=30m -faults.full $(if $(UPDATE),-faults.update)
 	go test ./server -count=1 -timeout=30m -run '^TestAttack' -attack.requests=1000000
 	go test ./server/envoy/rls -count=1 -timeout=30m -run '^TestCompatAnswers' -peer.requests=100000
+	cd server/envoy/ratelimit/peertest && go test -count=1 -timeout=30m
 
 SOAK ?= 5m
 

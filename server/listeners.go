@@ -233,7 +233,8 @@ func (s *Server) envoyOptions(observe func(time.Duration), requests *requestlog.
 	names := s.config.EnvoyHeaderNames
 	return rls.ServiceOptions{
 		Headers: s.config.EnvoyHeaders, LimitHeader: names[0], RemainingHeader: names[1], ResetHeader: names[2],
-		DynamicMetadata: s.config.EnvoyMetadata,
-		ObserveLatency:  observe, Requests: requests, Audit: s.audit,
+		RequestHeaders:  s.config.role().RequestHeaders,
+		DynamicMetadata: s.config.EnvoyMetadata, AsRatelimit: s.config.Ratelimit != nil, CalendarMonth: s.config.role().CalendarMonth,
+		ObserveLatency: observe, Requests: requests, Audit: s.audit,
 	}
 }

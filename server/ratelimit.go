@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
@@ -32,6 +33,11 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 	}
 	if role.UseTLS && c.GRPC.Cert == "" {
 		return nil, errors.New("GRPC_SERVER_USE_TLS: want GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY with it")
+	}
+	if names := role.RequestHeaders; names != [3]string{} {
+		if _, err := parseHeaderNames(strings.Join(names[:], ",")); err != nil {
+			return nil, fmt.Errorf("LIMIT_REQUEST_LIMIT_HEADER, LIMIT_REQUEST_REMAINING_HEADER, LIMIT_REQUEST_RESET_HEADER: %w", err)
+		}
 	}
 	c.Ratelimit, c.GRPC.ClientSAN = role, role.ClientSAN
 	return c, c.check()
@@ -107,5 +113,5 @@ func (s *Server) openStatistics(ctx context.Context) error {
 // warnOfMetricValues is the engine's OnMetricValues.
 func (s *Server) warnOfMetricValues(rule string) {
 	s.log.Warn("metrics tell no further values: hits with other values are those of the rule",
-		"rule", rule, "values", engine.MaxMetricValues)
+		"rule", rule, "values", hitcount.MaxValues)
 }

@@ -32,8 +32,8 @@ func loadRatelimit(t *testing.T, environ ...string) *server.Config {
 func TestRatelimitVariablesAreAllKnown(t *testing.T) {
 	names := ratelimit.Variables()
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
-	if len(names) != 114 || len(sorted) != len(names) {
-		t.Errorf("%d variables, %d without duplicates, want 114", len(names), len(sorted))
+	if len(names) != 121 || len(sorted) != len(names) {
+		t.Errorf("%d variables, %d without duplicates, want 121", len(names), len(sorted))
 	}
 	text, err := os.ReadFile(filepath.Join("..", "docs", "migrating.md"))
 	if err != nil {
@@ -105,7 +105,7 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 			return c.EnvoyHeaders && c.EnvoyHeaderNames == [3]string{"RateLimit-Limit", "RateLimit-Remaining", "X-Reset"}
 		}},
 		{"LOCAL_CACHE_SIZE_IN_BYTES=1000", func(c *server.Config) bool { return c.DenyCache && c.Ratelimit.LocalCacheBytes == 1000 }},
-		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", func(c *server.Config) bool { return c.Compat == "" }},
+		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", func(c *server.Config) bool { return c.Compat == "envoy" && c.Ratelimit.StopIncrement }},
 		{"GRPC_MAX_CONNECTION_AGE=5m", func(c *server.Config) bool { return c.Ratelimit.ConnectionAge == 5*time.Minute }},
 		{"USE_PROMETHEUS=true,USE_STATSD=false,PROMETHEUS_ADDR=:19001", func(c *server.Config) bool {
 			return c.Ratelimit.Stats.PrometheusAddr == ":19001" && c.Ratelimit.Stats.PrometheusPath == "/metrics"
@@ -152,6 +152,7 @@ func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 		"USE_PROMETHEUS=true,PROMETHEUS_ADDR=metrics":                     "PROMETHEUS_ADDR",
 		"USE_PROMETHEUS=true,PROMETHEUS_ADDR=unix:/metrics":               "PROMETHEUS_ADDR",
 		"USE_PROMETHEUS=true,PROMETHEUS_PATH=/{metrics":                   "PROMETHEUS_PATH",
+		"LIMIT_REQUEST_HEADERS_ENABLED=1,LIMIT_REQUEST_RESET_HEADER=a b":  "LIMIT_REQUEST_RESET_HEADER",
 	} {
 		_, err := server.LoadRatelimitConfig(nil, strings.Split(environ, ","))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {

@@ -40,6 +40,9 @@ func (s *Server) openRules(ctx context.Context) error {
 
 // useRules puts loaded rules in use.
 func (s *Server) useRules(set *rules.Set, err error) error {
+	if err == nil && s.config.role().CalendarMonth {
+		set.UseCalendarMonths()
+	}
 	if err == nil && s.config.GRPC.Addr != "" {
 		err = set.CheckEnvoy()
 	}

@@ -37,7 +37,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(),
-		CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode,
+		CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode, StopIncrement: s.config.role().StopIncrement,
 		CountHits: s.config.role().Stats.IsOn(), NearLimitRatio: s.config.role().Stats.NearLimitRatio,
 		OnMetricValues: s.warnOfMetricValues,
 		Overrides:      s.overrides,

@@ -161,7 +161,9 @@ func (e *Engine) evaluate(ctx context.Context, domain string, id requestID, ds [
 		r.reset(0)
 		return err
 	}
-	r.OverLimit = over && !e.shadow
+	if r.OverLimit = over && !e.shadow; over && e.shadow {
+		e.Shadowed.Add(1)
+	}
 	ev.checkUnmatched()
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/overrides"
@@ -59,11 +60,16 @@ type Options struct {
 	NearLimitRatio float64
 
 	// OnMetricValues is called once for each rule whose hits are told by value, when
-	// there are more than MaxMetricValues of them. It must not block. Optional.
+	// there are more than hitcount.MaxValues of them. It must not block. Optional.
 	OnMetricValues func(rule string)
 
-	// QuotaMode makes every rule a quota rule. Default: those that say so.
+	// QuotaMode makes every descriptor a quota, also those without a limit, which never
+	// deny. Default: those under rules that say so.
 	QuotaMode bool
+
+	// StopIncrement is for compat: if the hits of some descriptors do not fit, those of
+	// the others are not counted. Default: all are.
+	StopIncrement bool
 
 	// OverLimitKeys is how many keys over their limit are remembered under compat,
 	// so that they cost no call of the store, and OverLimitAge for how long at
@@ -117,6 +123,7 @@ type Engine struct {
 	shadow         bool
 	compatEnvoy    bool
 	quotaMode      bool
+	stopIncrement  bool
 	countHits      bool
 	nearLimitRatio float64
 	onMetricValues func(rule string)
@@ -131,7 +138,9 @@ type Engine struct {
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 
 	requestLimits     *requestlimits.Policy
-	requestLimitState ruleState // of all request limits
+	requestLimitState ruleState         // of all request limits
+	OwnHits           hitcount.ByDomain // of descriptors with their own limit, if Options.CountHits is set
+	Shadowed          atomic.Uint64     // requests that were allowed because of Options.Shadow only
 
 	topKeys *topkeys.Tracker // nil if keys are not counted
 }
@@ -167,6 +176,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		shadow:            o.Shadow,
 		compatEnvoy:       o.CompatEnvoy,
 		quotaMode:         o.QuotaMode,
+		stopIncrement:     o.StopIncrement,
 		countHits:         o.CountHits,
 		nearLimitRatio:    o.NearLimitRatio,
 		onMetricValues:    o.OnMetricValues,

@@ -65,7 +65,7 @@ type limitedDescriptor struct {
 	denyInDebt bool              // a peek denies if the key owes
 	maxHits    int64             // what sums of hits are compared with
 	hits       *penstock.Request // under the hits limit of its rule, without key; nil without one
-	before     int64             // the hits before this request, under a hits limit
+	sum        int64             // of the hits, under a hits limit
 
 	override *overrides.Entry // of its key; nil if the rule applies as it is
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -48,7 +49,7 @@ func TestHitsByValueAreBounded(t *testing.T) {
 	e := newEngine(t, penstock.NewMemory(nil), "domain: a\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 10}}]",
 		&engine.Options{CountHits: true, NearLimitRatio: 0.8, OnMetricValues: func(rule string) { full = append(full, rule) }})
 	const beyond = 7
-	for i := range engine.MaxMetricValues + beyond {
+	for i := range hitcount.MaxValues + beyond {
 		decide(t, e, "a", descriptor(2, fmt.Sprintf("k=%d", i)))
 	}
 	decide(t, e, "a", descriptor(3, "k=5"))
@@ -56,8 +57,8 @@ func TestHitsByValueAreBounded(t *testing.T) {
 
 	n := e.RuleStats()[1]
 	byValue := n.HitsByValue.All()
-	if len(byValue) != engine.MaxMetricValues {
-		t.Errorf("hits of %d values, want %d", len(byValue), engine.MaxMetricValues)
+	if len(byValue) != hitcount.MaxValues {
+		t.Errorf("hits of %d values, want %d", len(byValue), hitcount.MaxValues)
 	}
 	if h := byValue["k_5"]; h == nil || h.Total.Load() != 5 {
 		t.Errorf("hits of k_5: %+v, want 5", h)

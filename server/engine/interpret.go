@@ -51,7 +51,8 @@ func storedLimit(r *rules.Rule, compat bool) penstock.Limit {
 // same unit, are added to those of a rule: it has windows of Envoy's.
 func addsOwnHits(r *rules.Rule) bool {
 	l := &r.Limit
-	return r.Unit != rules.UnknownUnit && hasHitsLimit(l) && l.Align == penstock.AlignClock && l.Offset == 0
+	isMonth := l.Align == penstock.AlignMonth && l.Zone == "UTC"
+	return r.Unit != rules.UnknownUnit && hasHitsLimit(l) && (l.Align == penstock.AlignClock || isMonth) && l.Offset == 0
 }
 
 // addsHits reports whether the store decides the descriptor under a hits limit.
@@ -109,7 +110,7 @@ func (d *limitedDescriptor) compareHits(r *penstock.Request, dec *penstock.Decis
 		most, mode = d.shareOfHits(dec, onFailure)
 	}
 	used := dec.Limit - dec.Remaining
-	d.before = used - dec.Granted
+	d.sum = used
 	dec.Limit, dec.Remaining = most, max(most-used, 0)
 	if r.Cost < 0 {
 		return

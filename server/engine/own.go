@@ -40,7 +40,7 @@ func (f *found) ruleBelow(l *limitedDescriptor, d *Descriptor) *ruleState {
 	var rule *rules.Rule
 	rule, f.keys = f.domain.Match(d.Entries, f.keys)
 	own := &d.Own.Limit
-	if rule == nil || rule.Unlimited || !addsOwnHits(rule) || rule.Limit.Period != own.Period || own.Align != penstock.AlignClock {
+	if rule == nil || rule.Unlimited || !addsOwnHits(rule) || rule.Limit.Period != own.Period || rule.Limit.Align != own.Align {
 		return nil
 	}
 	end := len(f.keys)

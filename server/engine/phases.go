@@ -78,6 +78,7 @@ type way struct {
 	atMost    bool // it takes what is left if its hits do not fit
 	peekAfter bool // a peek tells the sum that its own limit is compared with
 	settle    bool
+	held      bool // its hits are not counted, because others do not fit
 }
 
 // decide reports whether the request is over a limit. After an error nothing stays charged,
@@ -108,6 +109,10 @@ func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
 	case p == phaseKnown:
 		ev.decideKnown()
 		return nil
+	case p == phaseHits && ev.engine.stopIncrement:
+		if err := ev.holdBack(ctx); err != nil {
+			return err
+		}
 	case p == phaseQuota && ev.id.text != "":
 		// What quotas take under an ID stays charged after an error, so a request that the
 		// store would reject afterwards takes nothing.
@@ -129,6 +134,41 @@ func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
 		}
 	}
 	return ev.call(ctx, all)
+}
+
+// holdBack decides which descriptors are only peeked at, as in Envoy's service, where shadow rules and quotas
+// hold others back, too: all if a denial of one is remembered, or else, if some do not fit, those that fit.
+func (ev *evaluation) holdBack(ctx context.Context) error {
+	takes := func(d *limitedDescriptor) bool { return d.phase == phaseHits && d.cost >= 0 && !d.isCachedDenial() }
+	known, n := false, 0
+	for i := range ev.limited {
+		known = known || ev.limited[i].isCachedDenial()
+		if d := &ev.limited[i]; takes(d) {
+			ev.add(d, 0)
+			n++
+		}
+	}
+	if known || n < 2 {
+		ev.queue.clear()
+	} else if err := ev.call(ctx, false); err != nil {
+		return err
+	}
+	hold := known
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		hold = hold || takes(d) && d.decided && !d.fits()
+	}
+	for i := range ev.limited {
+		if d := &ev.limited[i]; takes(d) {
+			d.way.held, d.decided = hold && (known || d.fits()), false
+		}
+	}
+	return nil
+}
+
+// fits reports whether the cost of a descriptor that was peeked at fits.
+func (d *limitedDescriptor) fits() bool {
+	return !d.denied && d.cost <= d.status.Decision.Remaining-d.rule.KeepFree
 }
 
 // settleIfKnown settles a descriptor. If its ID is not remembered, it is peeked at.
@@ -190,9 +230,14 @@ func (ev *evaluation) anyDenies() bool {
 	return false
 }
 
-// allQuotasDeny reports whether there are quota rules, and all of them deny.
+// allQuotasDeny reports whether there are quotas, and all of them deny.
 func (ev *evaluation) allQuotasDeny() bool {
 	over := false
+	for i := range ev.result.Statuses {
+		if ev.engine.quotaMode && ev.result.Statuses[i].Rule == nil {
+			return false
+		}
+	}
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.quota {
 			if over = d.overLimit(); !over {
@@ -221,6 +266,10 @@ func (q *queue) clear() {
 
 // ask adds what the store is asked about a descriptor.
 func (ev *evaluation) ask(d *limitedDescriptor) {
+	if d.way.held {
+		ev.add(d, 0)
+		return
+	}
 	if d.way.peekFirst {
 		ev.add(d, 0)
 	}

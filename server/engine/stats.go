@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/internal/topkeys"
 )
 
@@ -28,8 +29,8 @@ type Stats struct {
 	singles            atomic.Uint64 // requests that took one unit
 	others, otherUnits atomic.Uint64 // requests that took more or none, and what they took
 
-	Hits        Hits      // without those in HitsByValue
-	HitsByValue ValueHits // of rules that rules.Rule.HasMetricValues
+	Hits        hitcount.Hits    // without those in HitsByValue; counted if Options.CountHits is set
+	HitsByValue hitcount.ByValue // of rules that rules.Rule.HasMetricValues
 
 	Banned atomic.Uint64 // requests denied by a ban; they count as Denied or Shadowed, too
 

@@ -26,8 +26,8 @@ const maxFew = 32
 
 // A node is one descriptor of a rule file.
 type node struct {
+	nodeText
 	key, value string
-	joined     string
 	file       string
 	line       int
 
@@ -36,10 +36,14 @@ type node struct {
 	sharesLimit bool  // the rule has the limit and the counts of the node above
 	sameHead    *node // see nodeList.heads
 	children    nodeList
-	parts       [][]byte // the text around the stars; nil if there are none
-	keyText     string   // in keys: the key, an equals sign, and the value if the node has one
-	shared      bool     // all values that match the pattern have one count
+	keyText     string // in keys: the key, an equals sign, and the value if the node has one
+}
 
+// A nodeText is what entries are compared with.
+type nodeText struct {
+	joined        string
+	parts         [][]byte // the text around the stars; nil if there are none
+	shared        bool     // all values that match the pattern have one count
 	valueToMetric bool
 }
 
@@ -145,7 +149,7 @@ func (l *nodeList) withMark(m uint8) *node {
 }
 
 // isJoined reports whether the node's joined text is that of an entry.
-func (n *node) isJoined(e Entry) bool {
+func (n *nodeText) isJoined(e Entry) bool {
 	rest, ok := strings.CutPrefix(n.joined, e.Key)
 	return ok && len(rest) == 1+len(e.Value) && rest[0] == '_' && rest[1:] == e.Value
 }
@@ -205,13 +209,21 @@ func (n *node) matchesPattern(joined []byte) bool {
 	return true
 }
 
-// countedValue returns the value to use in the key of a matching entry: its own or, if
-// all values of the pattern have one count, the pattern.
-func (n *node) countedValue(e Entry, kind matchKind) string {
+// countedEntry returns what a matching entry is in a key: itself or, if all values of the pattern
+// have one count, the node. A key that the node's text does not begin with is counted by itself.
+func (n *node) countedEntry(e Entry, kind matchKind) Entry {
 	if !n.shared || kind != matchWildcard {
-		return e.Value
+		return e
 	}
-	if rest, ok := strings.CutPrefix(n.joined, e.Key); ok && rest != "" && rest[0] == '_' {
+	if pattern := n.pattern(e.Key); pattern == n.joined {
+		return Entry{e.Key, pattern}
+	}
+	return Entry{n.key, n.value}
+}
+
+// pattern returns the pattern of a node for the values of a key.
+func (n *nodeText) pattern(key string) string {
+	if rest, ok := strings.CutPrefix(n.joined, key); ok && rest != "" && rest[0] == '_' {
 		return rest[1:]
 	}
 	return n.joined
@@ -250,7 +262,8 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		case kind == matchExact && len(e.Key) == len(n.key): // so the values are equal, too
 			buf = append(buf, n.keyText...)
 		default:
-			buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
+			e = n.countedEntry(e, kind)
+			buf = appendEntry(buf, e.Key, e.Value)
 		}
 		if !n.sharesLimit {
 			end = len(buf)

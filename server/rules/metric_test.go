@@ -22,6 +22,7 @@ descriptors:
   - {key: file, value: "img*", value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: shared, value: "img*", share_threshold: true, detailed_metric: true, descriptors: [
       {key: user, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}]}
+  - {key: p, value: "*y", rate_limit: {unit: day, requests_per_unit: 1}}
 `)})
 	if err != nil {
 		t.Fatal(err)
@@ -30,14 +31,17 @@ descriptors:
 	for _, c := range []struct{ entries, want string }{
 		{"plain=x", "none"},
 		{"detailed=x", "detailed_x"},
-		{"detailed=", "detailed"},
+		{"detailed=", "detailed_"},
 		{"detailed=x|below=y", "none"},
 		{"route=/r|user=u", "route_/r.user"},
 		{"route=/r|user=vip", "route_/r.user_vip"},
 		{"file=img7", "file_img7"},
 		{"shared=img7|user=u", "shared_img*.user_u"},
+		{"shared=img7|user=", "none"},
+		{"p=xy", "none"},
+		{"p_q=y", "p_q_p_*y"},
 		{"detailed=a\nb\x00c", "detailed_a_b_c"},
-		{"detailed=" + long, "too long"},
+		{"detailed=" + long, "none"},
 		{"route=/r|user=" + long, "route_/r.user"},
 	} {
 		var entries []rules.Entry
@@ -49,13 +53,31 @@ descriptors:
 		rule, _ := d.Match(entries, nil)
 		got := "none"
 		if rule.HasMetricValues() {
-			path, ok := d.AppendMetricPath(nil, rule, entries)
-			if got = strings.ReplaceAll(string(path), "\x00", "."); !ok {
-				got = "too long"
+			if path, ok := d.AppendMetricPath(nil, rule, entries); ok {
+				got = strings.ReplaceAll(string(path), "\x00", ".")
 			}
 		}
 		if got != c.want {
 			t.Errorf("%.40q: got %q, want %q", c.entries, got, c.want)
+		}
+	}
+}
+
+// All keys and values that a pattern with one count matches have one, however they are split. The text of a
+// key that the pattern does not begin with is counted by itself, as in envoyproxy/ratelimit.
+func TestSharedPatternHasOneKey(t *testing.T) {
+	set, err := rules.Parse(rules.File{Name: "a.yaml", Text: []byte(`
+domain: a
+descriptors: [{key: s, value: "b_*", share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}]
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e, want := range map[rules.Entry]string{
+		{Key: "s", Value: "b_x"}: "s=b_*", {Key: "s_b", Value: "y"}: "s=b_*", {Key: "s_b_c", Value: "y"}: "s_b_c=s_b_*",
+	} {
+		if _, key := set.Domain("a").Match([]rules.Entry{e}, nil); string(key) != want {
+			t.Errorf("%v: got %q, want %q", e, key, want)
 		}
 	}
 }

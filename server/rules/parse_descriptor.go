@@ -65,14 +65,15 @@ func (r *reader) parseDescriptor(m field, into *nodeList, above path) {
 	case d.sharesLimit && valid:
 		n.rule, n.sharesLimit = d.addSharingRule(string(here.name), above.rule), true
 	}
-	if here.rule = n.rule; n.rule != nil {
-		n.rule.setMetric(here.nodes, d.detailedMetric)
-	}
+	here.rule = n.rule
 	if d.shareThreshold && n.parts == nil {
 		r.fail(d.line, "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", excerpt(n.joined))
 	}
 	into.add(n)
 	d.parseDescriptors(&n.children, here)
+	if n.rule != nil {
+		n.rule.setMetric(here.nodes, d.detailedMetric)
+	}
 }
 
 // readDescriptor reads the fields of a descriptor. Those that Envoy's format lacks are read last,
@@ -160,8 +161,9 @@ const (
 
 func (d *draft) node() *node {
 	n := &node{
-		key: d.key, value: d.value, joined: d.key, keyText: string(appendEntry(nil, d.key, d.value)),
-		file: d.file, line: d.line, shared: d.shareThreshold, valueToMetric: d.valueToMetric,
+		nodeText: nodeText{joined: d.key, shared: d.shareThreshold, valueToMetric: d.valueToMetric},
+		key:      d.key, value: d.value, keyText: string(appendEntry(nil, d.key, d.value)),
+		file: d.file, line: d.line,
 	}
 	if d.value != "" {
 		n.joined += "_" + d.value

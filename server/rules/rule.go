@@ -99,7 +99,7 @@ type Rule struct {
 	// Penalty bans keys that are denied too often. Nil means that none is.
 	Penalty *Penalty
 
-	metric []metricNode // nil unless metrics tell values of requests
+	metric *metric // nil if metrics name requests by the rule alone
 }
 
 // A Penalty bans a key after so many denials.
@@ -207,6 +207,14 @@ func (u Unit) Limit(requests uint32) penstock.Limit {
 		Count:     int64(requests),
 		Period:    u.Length(),
 	}
+}
+
+// CalendarMonth returns a limit of windows of a month with those of the calendar, in UTC, and others as they are.
+func CalendarMonth(l penstock.Limit) penstock.Limit {
+	if l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Period == Month.Length() {
+		l.Align, l.Zone = penstock.AlignMonth, "UTC"
+	}
+	return l
 }
 
 // parseUnit returns the unit of that name, ignoring case.

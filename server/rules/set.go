@@ -25,6 +25,13 @@ func (s *Set) Rule(name string) *Rule {
 	return nil
 }
 
+// UseCalendarMonths is [CalendarMonth] for all rules, before the set is used.
+func (s *Set) UseCalendarMonths() {
+	for _, r := range s.rules {
+		r.Limit = CalendarMonth(r.Limit)
+	}
+}
+
 // Warnings returns the settings that have no effect where they are, and limits without a count.
 // Envoy's service accepts them silently.
 func (s *Set) Warnings() Errors { return s.warnings }

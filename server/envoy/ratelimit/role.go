@@ -24,7 +24,10 @@ type Role struct {
 	// What the daemon has no settings for:
 	LocalCacheBytes  int64 // 0: keys over their limit are not remembered
 	QuotaMode        bool
-	HealthyWithRules bool // health checks fail until rules are loaded
+	StopIncrement    bool
+	CalendarMonth    bool      // windows of a month are those of the calendar
+	RequestHeaders   [3]string // names of headers for requests; empty: none
+	HealthyWithRules bool      // health checks fail until rules are loaded
 
 	UseTLS    bool   // of gRPC
 	ClientSAN string // name in the certificates of clients; "": any
@@ -43,6 +46,7 @@ type Setting struct{ Text, From string }
 // Stats are the settings of the statistics.
 type Stats struct {
 	NearLimitRatio float64
+	SanitizeDots   bool // in keys and values
 
 	PrometheusAddr string // "": none
 	PrometheusPath string
@@ -156,15 +160,24 @@ func (e *environment) combine() error {
 	if err := e.combineRules(); err != nil {
 		return err
 	}
-	e.set("envoy-header-names", strings.Join([]string{
-		e.get("LIMIT_LIMIT_HEADER", "RateLimit-Limit"), e.get("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"), e.get("LIMIT_RESET_HEADER", "RateLimit-Reset"),
-	}, ","), "LIMIT_LIMIT_HEADER, LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER")
+	names := e.headerNames("LIMIT_")
+	e.set("envoy-header-names", strings.Join(names[:], ","), "LIMIT_LIMIT_HEADER, LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER")
+	if e.flag("LIMIT_REQUEST_HEADERS_ENABLED") {
+		e.role.RequestHeaders = e.headerNames("LIMIT_REQUEST_")
+	}
 	store, err := e.store()
 	if err != nil {
 		return err
 	}
 	e.set("store", store, "REDIS_URL")
 	return e.combineStats()
+}
+
+// headerNames returns the names of headers with the limit, what remains of it, and the time until its reset.
+func (e *environment) headerNames(prefix string) [3]string {
+	return [3]string{
+		e.get(prefix+"LIMIT_HEADER", "RateLimit-Limit"), e.get(prefix+"REMAINING_HEADER", "RateLimit-Remaining"), e.get(prefix+"RESET_HEADER", "RateLimit-Reset"),
+	}
 }
 
 // combineTLS sets the certificates of the gRPC listener.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,14 +85,14 @@ var labelNames = []string{"domain", "key1", "key2", "err_type", "grpc_method", "
 var hitKinds = [...]struct {
 	name string
 	desc *prometheus.Desc
-	of   func(*engine.Hits) uint64
+	of   func(*hitcount.Hits) uint64
 }{
-	{"total_hits", hitDesc("total_hits"), func(h *engine.Hits) uint64 { return h.Total.Load() }},
-	{"over_limit", hitDesc("over_limit"), func(h *engine.Hits) uint64 { return h.OverLimit.Load() }},
-	{"near_limit", hitDesc("near_limit"), func(h *engine.Hits) uint64 { return h.NearLimit.Load() }},
-	{"within_limit", hitDesc("within_limit"), func(h *engine.Hits) uint64 { return h.WithinLimit.Load() }},
-	{"over_limit_with_local_cache", hitDesc("over_limit_with_local_cache"), func(h *engine.Hits) uint64 { return h.OverLimitCached.Load() }},
-	{"shadow_mode", hitDesc("shadow_mode"), func(h *engine.Hits) uint64 { return h.Shadow.Load() }},
+	{"total_hits", hitDesc("total_hits"), func(h *hitcount.Hits) uint64 { return h.Total.Load() }},
+	{"over_limit", hitDesc("over_limit"), func(h *hitcount.Hits) uint64 { return h.OverLimit.Load() }},
+	{"near_limit", hitDesc("near_limit"), func(h *hitcount.Hits) uint64 { return h.NearLimit.Load() }},
+	{"within_limit", hitDesc("within_limit"), func(h *hitcount.Hits) uint64 { return h.WithinLimit.Load() }},
+	{"over_limit_with_local_cache", hitDesc("over_limit_with_local_cache"), func(h *hitcount.Hits) uint64 { return h.OverLimitCached.Load() }},
+	{"shadow_mode", hitDesc("shadow_mode"), func(h *hitcount.Hits) uint64 { return h.Shadow.Load() }},
 }
 
 func hitDesc(name string) *prometheus.Desc {
@@ -109,6 +110,7 @@ var totals = []struct {
 	{"ratelimit.service.rate_limit.unknown.domain_not_found", totalDesc("rate_limit_domain_not_found", "Requests to domains without rules.", "", ""), (*Statistics).unknownDomains},
 	{"ratelimit.service.call.should_rate_limit.service_error", callErrorDesc("service_error"), func(s *Statistics) uint64 { return sum(s.source.ServiceErrors...) }},
 	{"ratelimit.service.call.should_rate_limit.redis_error", callErrorDesc("redis_error"), func(s *Statistics) uint64 { return sum(s.source.RedisErrors) }},
+	{"ratelimit.service.global_shadow_mode", totalDesc("global_shadow_mode", "Requests allowed by SHADOW_MODE only.", "", ""), func(s *Statistics) uint64 { return s.source.Engine.Shadowed.Load() }},
 	{"ratelimit_server." + method + ".total_requests", totalDesc("total_requests", "Calls by method.", "grpc_method", method), func(s *Statistics) uint64 { return s.histogram().GetSampleCount() }},
 	{"ratelimit.service.config_load_success", totalDesc("config_load_success", "Loads of the rules.", "", ""), func(s *Statistics) uint64 { return sum(s.source.Loads) }},
 	{"ratelimit.service.config_load_error", totalDesc("config_load_error", "Failed loads of the rules.", "", ""), func(s *Statistics) uint64 { return sum(s.source.FailedLoads) }},
@@ -192,7 +194,7 @@ func read(m prometheus.Metric) *dto.Metric {
 // hitSums are hits of each kind, in the order of hitKinds.
 type hitSums [len(hitKinds)]uint64
 
-func (s hitSums) plus(h *engine.Hits) hitSums {
+func (s hitSums) plus(h *hitcount.Hits) hitSums {
 	for i, kind := range hitKinds {
 		s[i] += kind.of(h)
 	}
@@ -211,18 +213,29 @@ func (s *Statistics) hits() map[string]hitSums {
 	for _, r := range set.Rules() {
 		byName[r.Name] = r
 	}
+	add := func(domain, path string, h *hitcount.Hits) {
+		if s.role.Stats.SanitizeDots {
+			path = strings.ReplaceAll(path, ".", "_")
+		}
+		key := domain + "\x00" + path
+		sums[key] = sums[key].plus(h)
+	}
+	addValues := func(domain string, hits *hitcount.ByValue) {
+		for values, h := range hits.All() {
+			add(domain, strings.ToValidUTF8(values, "\uFFFD"), h)
+		}
+	}
 	for _, n := range s.source.Engine.RuleStats() {
 		r := byName[n.Rule]
 		if r == nil {
 			continue
 		}
 		path := pathOf(r)
-		key := strings.Join(path, "\x00")
-		sums[key] = sums[key].plus(&n.Hits)
-		for values, h := range n.HitsByValue.All() {
-			key := path[0] + "\x00" + strings.ToValidUTF8(values, "\uFFFD")
-			sums[key] = sums[key].plus(h)
-		}
+		add(path[0], strings.Join(path[1:], "\x00"), &n.Hits)
+		addValues(path[0], &n.HitsByValue)
+	}
+	for domain, hits := range s.source.Engine.OwnHits.All() {
+		addValues(domain, hits)
 	}
 	return sums
 }

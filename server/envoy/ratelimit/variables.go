@@ -65,18 +65,22 @@ var variables = slices.Concat(
 	all(variable{reason: "metrics have the names of the default mapping"}, "PROMETHEUS_MAPPER_YAML"),
 	all(variable{same: "false", reason: "response times are in seconds"}, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"),
 	all(variable{set: nearLimitRatio}, "NEAR_LIMIT_RATIO"),
+	all(variable{set: flag(func(r *Role) *bool { return &r.Stats.SanitizeDots }), check: isFlag}, "SANITIZE_DESCRIPTOR_METRIC_DOTS"),
 
 	// Counting and answers
 	all(variable{check: isBackendType}, "BACKEND_TYPE"),
 	all(variable{setting: "redis-prefix"}, "CACHE_KEY_PREFIX"),
 	all(variable{reason: "keys live up to a tenth of their window longer by themselves"}, "EXPIRATION_JITTER_MAX_SECONDS"),
 	all(variable{set: localCache}, "LOCAL_CACHE_SIZE_IN_BYTES"),
-	all(variable{set: stopIncrement, check: isFlag}, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
+	all(variable{set: flag(func(r *Role) *bool { return &r.StopIncrement }), check: isFlag}, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
 	all(variable{setting: "shadow"}, "SHADOW_MODE"),
 	all(variable{set: flag(func(r *Role) *bool { return &r.QuotaMode }), check: isFlag}, "QUOTA_MODE"),
 	all(variable{setting: "envoy-metadata"}, "RESPONSE_DYNAMIC_METADATA"),
 	all(variable{setting: "envoy-headers"}, "LIMIT_RESPONSE_HEADERS_ENABLED"),
 	all(variable{}, "LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"),
+	all(variable{check: isFlag}, "LIMIT_REQUEST_HEADERS_ENABLED"),
+	all(variable{name: "LIMIT_REQUEST_"}, "LIMIT_HEADER", "REMAINING_HEADER", "RESET_HEADER"),
+	all(variable{set: flag(func(r *Role) *bool { return &r.CalendarMonth }), check: isFlag}, "USE_CALENDAR_MONTH_RATE_LIMIT"),
 	all(variable{set: flag(func(r *Role) *bool { return &r.HealthyWithRules }), check: isFlag}, "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
 
 	// Redis
@@ -88,6 +92,7 @@ var variables = slices.Concat(
 		"REDIS_PIPELINE_LIMIT", "REDIS_CLUSTER_PIPELINE_PARALLELISM"),
 	all(variable{same: "false", reason: reasonFallback}, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
 	all(variable{reason: reasonFallback}, "REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME"),
+	all(variable{same: "true", reason: "a server that has become a replica is always left"}, "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR"),
 	all(variable{same: "false", reason: reasonPerSecond}, "REDIS_PERSECOND"),
 	all(variable{reason: reasonPerSecond, name: "REDIS_PERSECOND_"}, "SOCKET_TYPE", "TYPE", "URL", "AUTH", "TLS", "SENTINEL_AUTH", "TIMEOUT",
 		"POOL_SIZE", "POOL_ON_EMPTY_BEHAVIOR", "PIPELINE_WINDOW", "PIPELINE_LIMIT", "CLUSTER_PIPELINE_PARALLELISM"),
@@ -224,15 +229,6 @@ func localCache(e *environment, value string) error {
 	}
 	if e.role.LocalCacheBytes = n; n > 0 {
 		e.set("deny-cache", "true", "LOCAL_CACHE_SIZE_IN_BYTES")
-	}
-	return nil
-}
-
-// stopIncrement selects all or nothing, which is what the variable is for: that a denied request
-// is not counted.
-func stopIncrement(e *environment, _ string) error {
-	if e.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
-		e.set("compat", "", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")
 	}
 	return nil
 }

@@ -51,6 +51,9 @@ func (r *Response) toProto() *pb.RateLimitResponse {
 	for _, h := range r.Headers {
 		m.ResponseHeadersToAdd = append(m.ResponseHeadersToAdd, &core.HeaderValue{Key: h.Name, Value: h.Value})
 	}
+	for _, h := range r.Request {
+		m.RequestHeadersToAdd = append(m.RequestHeadersToAdd, &core.HeaderValue{Key: h.Name, Value: h.Value})
+	}
 	return m
 }
 

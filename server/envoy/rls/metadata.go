@@ -12,19 +12,25 @@ import (
 )
 
 // newMetadata returns the dynamic metadata for Envoy's later filters: the request and
-// the metadata of the rules that allowed it.
-func newMetadata(q *Request, v *engine.Result) *structpb.Struct {
+// the metadata of the rules that allowed it. If a domain is given, it is as envoyproxy/ratelimit has it.
+func newMetadata(q *Request, v *engine.Result, domain *rules.Domain) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"domain":      stringValue(q.Domain),
 		"descriptors": newList(q.Descriptors, descriptorMetadata),
 	}
-	addSources(fields["descriptors"].GetListValue().GetValues(), v)
+	if domain == nil {
+		addSources(fields["descriptors"].GetListValue().GetValues(), v)
+	}
 	if q.HitsAddend != 0 {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(q.HitsAddend))
 	}
 	allowed := map[string]any{}
 	for i := range v.Statuses {
-		if st := &v.Statuses[i]; st.Rule != nil && !st.Rule.Unlimited && !st.OverLimit {
+		st := &v.Statuses[i]
+		if lost := domain != nil && st.Rule != nil && domain.RenamesMetric(st.Rule, q.Descriptors[i].Entries); lost {
+			continue
+		}
+		if st.Rule != nil && !st.Rule.Unlimited && !st.OverLimit {
 			merge(allowed, st.Rule.Metadata)
 		}
 	}
@@ -56,10 +62,13 @@ func addSources(descriptors []*structpb.Value, v *engine.Result) {
 	}
 }
 
-// String returns the override in protobuf's text form.
+// String returns the override in protobuf's text form, which lacks a zero.
 func (o Override) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "requests_per_unit:%d unit:%s", o.RequestsPerUnit, strings.ToUpper(rules.Unit(o.Unit).String()))
+	if o.RequestsPerUnit > 0 {
+		fmt.Fprintf(&b, "requests_per_unit:%d ", o.RequestsPerUnit)
+	}
+	b.WriteString("unit:" + strings.ToUpper(rules.Unit(o.Unit).String()))
 	if o.HasUnitMultiplier {
 		fmt.Fprintf(&b, " unit_multiplier:{value:%d}", o.UnitMultiplier)
 	}

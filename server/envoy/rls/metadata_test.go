@@ -58,3 +58,43 @@ func TestMetadataMergeKeepsRules(t *testing.T) {
 		t.Errorf("the first rule's metadata became %v", first)
 	}
 }
+
+// In place of envoyproxy/ratelimit metadata is that of it: the rules of requests that metrics tell by value
+// have none, and there is no word about where a decision comes from.
+func TestMetadataOfRatelimit(t *testing.T) {
+	const yaml = `
+domain: api
+descriptors:
+  - {key: detailed, detailed_metric: true, metadata: {a: 1}, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: above, detailed_metric: true, metadata: {a: 1}, rate_limit: {unit: year, requests_per_unit: 5}, descriptors: [{key: below}]}
+  - {key: value, value_to_metric: true, metadata: {a: 1}, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: k, value: "*y", metadata: {a: 1}, rate_limit: {unit: year, requests_per_unit: 5}}
+`
+	now := noon
+	for entry, kept := range map[rules.Entry]bool{
+		{Key: "detailed", Value: "x"}: false, {Key: "above", Value: "x"}: true, {Key: "value", Value: "x"}: false,
+		{Key: "value"}: true, {Key: "k", Value: "y"}: true, {Key: "k_k", Value: "y"}: false,
+	} {
+		for _, as := range []bool{false, true} {
+			s := newPeerService(t, yaml, &now, nil)
+			s.options.DynamicMetadata, s.options.AsRatelimit = true, as
+			c := Call{Request: Request{Domain: "api", Descriptors: []Descriptor{{Entries: []rules.Entry{entry}}}}}
+			if err := s.Handle(t.Context(), &c, testCaller(true)); err != nil {
+				t.Fatal(err)
+			}
+			if _, got := c.Response.Metadata.AsMap()["metadata"]; got != (kept || !as) {
+				t.Errorf("%v, as ratelimit %v: has metadata %v", entry, as, got)
+			}
+		}
+	}
+}
+
+func TestOverrideTextIsThatOfProtobuf(t *testing.T) {
+	for want, o := range map[string]Override{
+		"unit:DAY": {Unit: int32(rules.Day)}, "requests_per_unit:7 unit:WEEK": {RequestsPerUnit: 7, Unit: int32(rules.Week)},
+	} {
+		if got := o.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -52,8 +52,9 @@ type peerStatus struct {
 }
 
 type peerModel struct {
-	top      []*peerNode
-	counters map[string]uint64
+	top         []*peerNode
+	counters    map[string]uint64
+	quota, stop bool // QUOTA_MODE, STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 }
 
 // A peerMatch is what applies to a descriptor.
@@ -75,13 +76,21 @@ func (p *peerModel) answer(q *Request, now int64) (over bool, statuses []peerSta
 			replaced[n.replaces] = true
 		}
 	}
-	quotas, quotasOver := 0, 0
 	for i := range matches {
 		m := &matches[i]
 		if m.node != nil && !m.node.unlimited && m.name != "" && replaced[m.name] {
 			*m = peerMatch{}
 		}
-		st := p.count(m, q.peerHits(&q.Descriptors[i]), now)
+	}
+	held, quotas, quotasOver := p.held(q, matches, now), 0, 0
+	for i := range matches {
+		m := &matches[i]
+		hits := q.peerHits(&q.Descriptors[i])
+		if held[i] {
+			hits = 0
+		}
+		st := p.count(m, hits, now)
+		m.quota = m.quota || p.quota && (m.node == nil || !m.node.unlimited)
 		if m.quota {
 			quotas++
 			if st.over {
@@ -92,6 +101,25 @@ func (p *peerModel) answer(q *Request, now int64) (over bool, statuses []peerSta
 		statuses = append(statuses, st)
 	}
 	return over || quotas > 0 && quotas == quotasOver, statuses
+}
+
+// held returns the descriptors whose hits are not added: those that fit, if some do not.
+func (p *peerModel) held(q *Request, matches []peerMatch, now int64) []bool {
+	held, anyOver := make([]bool, len(matches)), false
+	for i := range matches {
+		m := &matches[i]
+		over := m.limit != nil && p.counters[m.counterAt(now)]+q.peerHits(&q.Descriptors[i]) > uint64(m.limit.count)
+		held[i], anyOver = !over, anyOver || over
+	}
+	if !p.stop || !anyOver {
+		clear(held)
+	}
+	return held
+}
+
+// counterAt returns the name of the counter in the window of a second.
+func (m *peerMatch) counterAt(now int64) string {
+	return fmt.Sprint(m.counter, "/", m.limit.unit, "/", now/int64(m.limit.unit.Length()/time.Second))
 }
 
 func (q *Request) peerHits(d *Descriptor) uint64 {
@@ -109,8 +137,7 @@ func (p *peerModel) count(m *peerMatch, hits uint64, now int64) peerStatus {
 	case m.limit == nil:
 		return peerStatus{}
 	}
-	length := int64(m.limit.unit.Length() / time.Second)
-	counter := fmt.Sprint(m.counter, "/", m.limit.unit, "/", now/length)
+	length, counter := int64(m.limit.unit.Length()/time.Second), m.counterAt(now)
 	p.counters[counter] += hits
 	after := p.counters[counter]
 	st := peerStatus{limit: m.limit, name: m.name, reset: length - now%length}
@@ -295,17 +322,17 @@ func TestCompatAnswersAsEnvoysService(t *testing.T) {
 	r := peerRandom{rand.New(rand.NewPCG(seed, 0))}
 	overs := 0
 	for range (*peerRequests + requestsPerRuleSet - 1) / requestsPerRuleSet {
-		p := &peerModel{top: r.nodes(3), counters: map[string]uint64{}}
+		p := &peerModel{top: r.nodes(3), counters: map[string]uint64{}, quota: r.chance(20), stop: r.chance(30)}
 		var yaml strings.Builder
 		yaml.WriteString("domain: peer\ndescriptors:\n")
 		appendYAML(&yaml, p.top, "  ")
 		now := noon.Add(time.Duration(r.IntN(400*24)) * time.Hour)
-		s := newPeerService(t, yaml.String(), &now)
+		s := newPeerService(t, yaml.String(), &now, &engine.Options{CompatEnvoy: true, QuotaMode: p.quota, StopIncrement: p.stop})
 		for range requestsPerRuleSet {
 			now = now.Add(pick(r, 0, 0, 0, time.Millisecond, 700*time.Millisecond, time.Second, 40*time.Second, 50*time.Minute, 20*time.Hour, 20*24*time.Hour))
 			over, differs := compareWithPeer(t, s, p, r.request(), now)
 			if differs != "" {
-				t.Fatalf("seed %d at %v: %s\nrules:\n%s", seed, now, differs, yaml.String())
+				t.Fatalf("seed %d at %v, quota mode %v, stop %v: %s\nrules:\n%s", seed, now, p.quota, p.stop, differs, yaml.String())
 			}
 			if over {
 				overs++
@@ -317,14 +344,14 @@ func TestCompatAnswersAsEnvoysService(t *testing.T) {
 	}
 }
 
-func newPeerService(t *testing.T, yaml string, now *time.Time) *Service {
+func newPeerService(t *testing.T, yaml string, now *time.Time, o *engine.Options) *Service {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "peer.yaml", Text: []byte(yaml)})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, yaml)
 	}
 	clock := func() time.Time { return *now }
-	e := engine.New(penstock.NewMemory(&penstock.MemoryOptions{Now: clock, Tick: time.Millisecond, MaxKeys: 1000}), &engine.Options{CompatEnvoy: true})
+	e := engine.New(penstock.NewMemory(&penstock.MemoryOptions{Now: clock, Tick: time.Millisecond, MaxKeys: 1000}), o)
 	e.SetRules(set)
 	return NewService(e, &ServiceOptions{Now: clock})
 }

@@ -19,6 +19,7 @@ type Response struct {
 	OverLimit bool
 	Statuses  []Status // in the order of the descriptors
 	Headers   []Header // for Envoy to add to its response
+	Request   []Header // for Envoy to add to the request
 	Metadata  *structpb.Struct
 }
 
@@ -48,7 +49,7 @@ type Header struct{ Name, Value string }
 // buildResponse fills in the response from the engine's result.
 func (s *Service) buildResponse(c *Call) {
 	r := &c.Response
-	r.OverLimit, r.Statuses, r.Headers, r.Metadata = c.result.OverLimit, r.Statuses[:0], r.Headers[:0], nil
+	*r = Response{OverLimit: c.result.OverLimit, Statuses: r.Statuses[:0], Headers: r.Headers[:0], Request: r.Request[:0]}
 	for i := range c.result.Statuses {
 		st := s.statusOf(&c.result.Statuses[i])
 		if c.Request.Descriptors[i].forbidden {
@@ -59,11 +60,18 @@ func (s *Service) buildResponse(c *Call) {
 		}
 		r.Statuses = append(r.Statuses, st)
 	}
-	if s.options.Headers {
-		s.addHeaders(c)
+	if closest := c.closest(); closest != nil && s.options.Headers {
+		r.Headers = closest.appendHeaders(r.Headers, [3]string{s.options.LimitHeader, s.options.RemainingHeader, s.options.ResetHeader})
+	}
+	if closest := c.closest(); closest != nil && s.options.RequestHeaders != [3]string{} {
+		r.Request = closest.appendHeaders(r.Request, s.options.RequestHeaders)
 	}
 	if s.options.DynamicMetadata {
-		r.Metadata = newMetadata(&c.Request, &c.result)
+		var domain *rules.Domain
+		if s.options.AsRatelimit {
+			domain = s.engine.Rules().Domain(c.Request.Domain)
+		}
+		r.Metadata = newMetadata(&c.Request, &c.result, domain)
 	}
 }
 
@@ -99,10 +107,9 @@ func (s *Service) resetSeconds(r *rules.Rule, d *penstock.Decision) int64 {
 	return max(int64((after+time.Second-1)/time.Second), 1)
 }
 
-// addHeaders adds the headers for the descriptor with the least remaining, or for the
-// last one over its limit.
-func (s *Service) addHeaders(c *Call) {
-	var closest *Status
+// closest returns the status that headers are about: the one with the least remaining, or the
+// last one over its limit. It is nil if there is no limit.
+func (c *Call) closest() (closest *Status) {
 	for i := range c.Response.Statuses {
 		st := &c.Response.Statuses[i]
 		switch {
@@ -113,13 +120,15 @@ func (s *Service) addHeaders(c *Call) {
 			closest = st
 		}
 	}
-	if closest == nil {
-		return
-	}
-	c.Response.Headers = append(c.Response.Headers,
-		Header{s.options.LimitHeader, strconv.FormatUint(uint64(closest.Limit.RequestsPerUnit), 10)},
-		Header{s.options.RemainingHeader, strconv.FormatUint(uint64(closest.Remaining), 10)},
-		Header{s.options.ResetHeader, strconv.FormatInt(closest.Reset, 10)})
+	return closest
+}
+
+// appendHeaders appends headers of those names: the limit, what remains, and the seconds until the reset.
+func (st *Status) appendHeaders(to []Header, names [3]string) []Header {
+	return append(to,
+		Header{names[0], strconv.FormatUint(uint64(st.Limit.RequestsPerUnit), 10)},
+		Header{names[1], strconv.FormatUint(uint64(st.Remaining), 10)},
+		Header{names[2], strconv.FormatInt(st.Reset, 10)})
 }
 
 // Append appends the response in protobuf's binary form.
@@ -130,6 +139,9 @@ func (r *Response) Append(buf []byte) []byte {
 	}
 	for i := range r.Headers {
 		buf = appendMessage(buf, 3, r.Headers[i].append)
+	}
+	for i := range r.Request {
+		buf = appendMessage(buf, 4, r.Request[i].append)
 	}
 	if r.Metadata != nil {
 		// Marshal fails only for strings that are not UTF-8; newMetadata replaces those.

@@ -30,6 +30,9 @@ func drawResponse(t *rapid.T) *Response {
 	for range rapid.IntRange(0, 3).Draw(t, "headers") {
 		r.Headers = append(r.Headers, Header{texts.Draw(t, "header"), texts.Draw(t, "value")})
 	}
+	for range rapid.IntRange(0, 3).Draw(t, "request headers") {
+		r.Request = append(r.Request, Header{texts.Draw(t, "header"), texts.Draw(t, "value")})
+	}
 	if rapid.Bool().Draw(t, "has metadata") {
 		r.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{texts.Draw(t, "field"): stringValue(texts.Draw(t, "text"))}}
 	}

@@ -42,9 +42,19 @@ type ServiceOptions struct {
 	// RateLimit-Reset.
 	LimitHeader, RemainingHeader, ResetHeader string
 
+	// The names of the same headers for Envoy to add to the request. Default: none.
+	RequestHeaders [3]string
+
 	// DynamicMetadata adds the request and the metadata of the rules that allowed
 	// it. Default: none.
 	DynamicMetadata bool
+
+	// AsRatelimit makes it that of envoyproxy/ratelimit, which does not tell where decisions come
+	// from, and loses the metadata of rules whose metrics tell values.
+	AsRatelimit bool
+
+	// CalendarMonth is for overrides: [rules.CalendarMonth].
+	CalendarMonth bool
 
 	// ObserveLatency is called with the duration of each call. It is called
 	// concurrently, and must not block. Default: none.
@@ -204,6 +214,9 @@ func (s *Service) ownLimit(i int, d *Descriptor, mayRefund func() bool) (*engine
 	}
 	if err := s.engine.RequestLimits().Refuse(s.engine.RequestLimits().ModeRefusal(), mayRefund); err != nil {
 		return nil, fmt.Errorf("descriptor %d: %w", i, err)
+	}
+	if s.options.CalendarMonth {
+		own.Limit = rules.CalendarMonth(own.Limit)
 	}
 	own.MayRefund = mayRefund()
 	return own, nil

@@ -34,7 +34,8 @@ type found struct {
 	hasSettle  bool  // whether one of the rules has settle
 	admissions []ownAdmission
 	templates  []penstock.Request // of descriptors with their own limit
-	further    []Status           // under the further limits of rules
+	hasFurther bool               // whether one of the rules has further limits
+	further    []Status           // under these
 }
 
 // A limitedDescriptor is a descriptor that a limit applies to.
@@ -101,6 +102,13 @@ func (f *found) find(ctx context.Context) error {
 			return fmt.Errorf("descriptor %d: %w", i, err)
 		}
 		plain = plain && isPlain
+	}
+	if f.hasFurther {
+		furtherPlain, err := f.addFurther(ctx)
+		if err != nil {
+			return err
+		}
+		plain = plain && furtherPlain
 	}
 	if plain { // as most requests are: match has assigned the phase
 		f.phases = 1 << phaseEnforced
@@ -190,24 +198,17 @@ func (f *found) denies(d *limitedDescriptor) bool {
 	return !d.rule.Shadow && !d.quota && !f.engine.shadow
 }
 
-// addLimited adds a descriptor whose key begins at start.
-func (f *found) addLimited(i, start int, status *Status) *limitedDescriptor {
-	d, n := &f.ds[i], len(f.limited)
+// match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
+// decides by its limit alone, or has no rule.
+func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
+	d, start, n := &f.ds[i], len(f.keys), len(f.limited)
 	if n == cap(f.limited) {
 		f.limited = slices.Grow(f.limited, 1)
 		clear(f.limited[n:cap(f.limited)])
 	}
 	f.limited = f.limited[:n+1]
 	l := &f.limited[n] // empty, as all beyond the length are; release empties it, also after an error
-	l.index, l.status, l.cost, l.key, l.denyInDebt = i, status, d.Cost, start, d.DenyInDebt
-	return l
-}
-
-// match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
-// decides by its limit alone, or has no rule.
-func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
-	d, start, n := &f.ds[i], len(f.keys), len(f.limited)
-	l := f.addLimited(i, start, &f.result.Statuses[i])
+	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, start, d.DenyInDebt
 	if d.Own == nil {
 		plain, err = f.matchRule(ctx, l, d)
 	} else {
@@ -222,56 +223,17 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 		*l, f.limited = limitedDescriptor{}, f.limited[:n]
 		return true, nil
 	}
-	for also := l.rule.Also; also != nil && d.Own == nil && !f.limited[n].rule.Unlimited && err == nil; also = also.Also {
-		isPlain := false
-		isPlain, err = f.matchAlso(ctx, i, start, also)
-		plain = plain && isPlain
-	}
+	l.quota = l.rule.Quota || f.engine.quotaMode
+	l.status.Rule, l.status.Quota = l.rule, l.quota
 	f.keys = ShortenKey(f.keys, start)
-	for k := n; k < len(f.limited); k++ {
-		l := &f.limited[k]
-		l.quota, l.end = l.rule.Quota || f.engine.quotaMode, len(f.keys)
-		l.status.Rule, l.status.Quota = l.rule, l.quota
-	}
-	return plain, err
-}
-
-// matchAlso adds a descriptor once more, under a further limit of its rule.
-func (f *found) matchAlso(ctx context.Context, i, start int, also *rules.Rule) (plain bool, err error) {
-	if most := len(f.ds) * rules.MaxAlso; cap(f.further) < most { // of the first; its statuses must not move
-		f.further = make([]Status, 0, most)
-	}
-	f.further = append(f.further, Status{})
-	l := f.addLimited(i, start, &f.further[len(f.further)-1])
-	l.rule, l.further = also, true
-	return f.useRule(ctx, l, &f.ds[i])
-}
-
-// mergeFurther gives each descriptor the status of its tightest limit.
-func (f *found) mergeFurther() {
-	for i := range f.limited {
-		if d := &f.limited[i]; d.further && d.status.isTighter(&f.result.Statuses[d.index]) {
-			f.result.Statuses[d.index] = *d.status
-		}
-	}
-}
-
-// isTighter reports whether a status says more about what is left than that of another limit.
-func (s *Status) isTighter(o *Status) bool {
-	a, b := &s.Decision, &o.Decision
-	switch {
-	case s.OverLimit != o.OverLimit:
-		return s.OverLimit
-	case a.Allowed != b.Allowed:
-		return !a.Allowed
-	case !a.Allowed:
-		return a.RetryAfter > b.RetryAfter
-	}
-	return a.Remaining < b.Remaining
+	l.end = len(f.keys)
+	f.hasFurther = f.hasFurther || l.rule.Also != nil
+	return plain, nil
 }
 
 func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) (plain bool, err error) {
 	l.rule, f.keys = f.domain.Match(d.Entries, f.keys)
+	l.end = len(f.keys)
 	if l.rule == nil || d.ReleaseOnly && l.rule.ID == "" {
 		l.rule = nil
 		return true, nil

@@ -45,7 +45,7 @@ func (t *ruleTable) change(rule *rules.Rule, s *ruleState, a *overrides.Action) 
 // applyKeyOverride lets an override of the key replace the limit of its rule. It runs before
 // a long key is shortened, so that no key escapes a range by its length.
 func (f *found) applyKeyOverride(ctx context.Context, l *limitedDescriptor, s *ruleState) {
-	key := viewOf(f.keys[l.key:])
+	key := viewOf(f.keys[l.key:l.end])
 	entry, before := s.overrides.Find(key)
 	if before != nil && !l.rule.Unlimited {
 		f.table.carry(ctx, before, true, key, l.rule, s)

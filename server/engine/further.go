@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A rule may have further limits on the same keys, each of them a rule of its own. A descriptor is
+// added once for each, and has the status of the tightest in the end.
+
+// addFurther adds the descriptors once more under the further limits of their rules. They are plain if
+// all of these are.
+func (f *found) addFurther(ctx context.Context) (plain bool, err error) {
+	n := len(f.limited)
+	if most := n * rules.MaxAlso; cap(f.further) < most { // the statuses must not move
+		f.further = make([]Status, 0, most)
+	}
+	plain = true
+	for i := range n {
+		if first := f.limited[i]; !first.own && !first.rule.Unlimited {
+			for also := first.rule.Also; also != nil && err == nil; also = also.Also {
+				isPlain := false
+				isPlain, err = f.addUnder(ctx, &first, also)
+				plain = plain && isPlain
+			}
+		}
+	}
+	return plain, err
+}
+
+// addUnder adds a descriptor under a further limit of its rule.
+func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *rules.Rule) (plain bool, err error) {
+	f.further = append(f.further, Status{})
+	f.limited = append(f.limited, limitedDescriptor{
+		further: true, index: first.index, status: &f.further[len(f.further)-1], rule: also,
+		cost: first.cost, key: first.key, end: first.end, denyInDebt: first.denyInDebt, quota: first.quota,
+	})
+	l := &f.limited[len(f.limited)-1]
+	plain, err = f.useRule(ctx, l, &f.ds[l.index])
+	l.status.Rule, l.status.Quota = l.rule, l.quota
+	return plain, err
+}
+
+// mergeFurther gives each descriptor the status of its tightest limit.
+func (f *found) mergeFurther() {
+	for i := range f.limited {
+		if d := &f.limited[i]; d.further && d.status.isTighter(&f.result.Statuses[d.index]) {
+			f.result.Statuses[d.index] = *d.status
+		}
+	}
+}
+
+// isTighter reports whether a status says more about what is left than that of another limit.
+func (s *Status) isTighter(o *Status) bool {
+	a, b := &s.Decision, &o.Decision
+	switch {
+	case s.OverLimit != o.OverLimit:
+		return s.OverLimit
+	case a.Allowed != b.Allowed:
+		return !a.Allowed
+	case !a.Allowed:
+		return a.RetryAfter > b.RetryAfter
+	}
+	return a.Remaining < b.Remaining
+}

@@ -66,7 +66,7 @@ type batchItem struct {
 	shard  *shard
 	index  int    // of the request
 	now    int64  // on the limit's clock
-	total  int64  // cost of all items of the same key that do not overdraw it
+	total  int64  // cost of all items of the same key that do not overdraw it or renew permits
 	grants int    // items of the same key, up to this one
 	isNew  bool   // whether this batch allocated the slot, or the key is idle
 	pinned bool   // whether the slot is kept from being swept
@@ -219,7 +219,10 @@ func (b *memoryBatch) sumCosts() error {
 		same, takes, charges := 0, int64(0), int64(0)
 		for ; same < len(rest) && rest[same].hash == rest[0].hash; same++ {
 			total := &takes
-			if rest[same].req.Overdraw {
+			switch {
+			case rest[same].renews: // beside takes of other keys in an overflow bucket
+				continue
+			case rest[same].req.Overdraw:
 				total = &charges
 			}
 			if rest[same].req.Cost > math.MaxInt64-*total {
@@ -229,6 +232,9 @@ func (b *memoryBatch) sumCosts() error {
 		}
 		for i, it := range rest[:same] {
 			it.total, it.grants = takes, i+1
+			if it.renews {
+				it.total = it.req.Cost
+			}
 		}
 		rest = rest[same:]
 	}

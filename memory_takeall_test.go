@@ -58,6 +58,35 @@ func TestMemoryTakeAllGrantsPermitsOfSeveralKeysFromOverflowBucket(t *testing.T)
 	}
 }
 
+// A permit that is only renewed takes no room of the overflow bucket, which another key takes.
+func TestMemoryTakeAllRenewsBesideTakeFromOverflowBucket(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1, Now: newFakeClock().now})
+	takeFive(t, limiter(t, store, "5/1h"), "the only slot")
+	lim := limiter(t, store, "2/1m concurrent")
+	held, other, third := lim.Request("held"), lim.Request("other"), lim.Request("third")
+	held.ID, other.ID, third.ID = "a", "b", "c"
+	if d, err := store.Take(ctx, held); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	for _, rs := range [][]penstock.Request{{held, other}, {other, held}} {
+		ds := make([]penstock.Decision, 2)
+		if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || !ds[0].Allowed || !ds[1].Allowed {
+			t.Errorf("one held, one new of two: %v, %v", ds, err)
+		}
+		expectRemaining(t, lim, "new", 0)
+		other.Cost = -1
+		if d, err := store.Take(ctx, other); err != nil || d.Granted != -1 {
+			t.Errorf("release: %v, %v", d, err)
+		}
+		other.Cost = 1
+	}
+	ds := make([]penstock.Decision, 3)
+	if err := penstock.TakeAll(ctx, store, []penstock.Request{held, other, third}, ds); err != nil || ds[1].Allowed || ds[2].Allowed {
+		t.Errorf("one held, two new of two: %v, %v", ds, err)
+	}
+	expectRemaining(t, lim, "new", 1)
+}
+
 // Batches with overlapping keys neither deadlock nor lose a unit.
 func TestMemoryConcurrentTakeAllLosesNoUnit(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 100_000, Now: newFakeClock().now})

@@ -9,6 +9,7 @@ import (
 	sentinel "github.com/alibaba/sentinel-golang/api"
 	"github.com/alibaba/sentinel-golang/core/circuitbreaker"
 	"github.com/alibaba/sentinel-golang/core/flow"
+	"github.com/alibaba/sentinel-golang/core/hotspot"
 	"github.com/alibaba/sentinel-golang/core/isolation"
 	"github.com/alibaba/sentinel-golang/logging"
 
@@ -67,6 +68,103 @@ func TestSentinelFlowRuleAgrees(t *testing.T) {
 		}
 		if allowed == 0 || allowed == 200 {
 			t.Errorf("%d of 200 calls allowed: the trace shows nothing", allowed)
+		}
+	})
+}
+
+func warmUpBefore() error {
+	_, err := flow.LoadRules([]*flow.Rule{{
+		Resource: "backend", Threshold: 90, WarmUpPeriodSec: 30,
+		TokenCalculateStrategy: flow.WarmUp, ControlBehavior: flow.Reject,
+	}})
+	if err != nil {
+		return err
+	}
+	entry, blocked := sentinel.Entry("backend")
+	if blocked != nil {
+		return errTooMany
+	}
+	defer entry.Exit()
+	return nil
+}
+
+func warmUpAfter(store penstock.Store) (*penstock.Limiter, error) {
+	store = penstock.WithWarmUp(store, 30*time.Second)
+	lim, err := penstock.New(store, penstock.PerSecond(90))
+	return lim, err
+}
+
+func TestSentinelWarmUpBeginsWithAThird(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
+		if err := warmUpBefore(); err != nil {
+			t.Error(err)
+		}
+		lim, err := warmUpAfter(penstock.NewMemory(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err := lim.AllowAtMost(t.Context(), "backend", 90); err != nil || d.Granted != 30 {
+			t.Errorf("%v, %v, want a third", d, err)
+		}
+	})
+}
+
+func hotspotBefore() error {
+	_, err := hotspot.LoadRules([]*hotspot.Rule{{
+		Resource: "items", MetricType: hotspot.QPS, ControlBehavior: hotspot.Reject,
+		ParamIndex: 0, Threshold: 5, DurationInSec: 1, SpecificItems: map[any]int64{"hot": 50},
+	}})
+	return err
+}
+
+func hotspotEntry(item string) error {
+	entry, blocked := sentinel.Entry("items", sentinel.WithArgs(item))
+	if blocked != nil {
+		return errTooMany
+	}
+	entry.Exit()
+	return nil
+}
+
+func hotspotAfter(ctx context.Context, store penstock.Store, item string) error {
+	limit := penstock.PerSecond(5).WithName("items")
+	if item == "hot" {
+		limit = penstock.PerSecond(50).WithName("items")
+	}
+	lim, err := penstock.New(store, limit)
+	if err != nil {
+		return err
+	}
+	d, err := lim.Allow(ctx, item)
+	if err != nil {
+		return err
+	}
+	if !d.Allowed {
+		return errTooMany
+	}
+	return nil
+}
+
+// A hotspot rule and a limit by key admit as many calls of each value.
+func TestSentinelHotspotRuleAgrees(t *testing.T) {
+	if err := hotspotBefore(); err != nil {
+		t.Fatal(err)
+	}
+	inVirtualTime(t, func(t *testing.T) {
+		store := penstock.NewMemory(nil)
+		for item, want := range map[string]int{"hot": 50, "cold": 5} {
+			before, after := 0, 0
+			for range 100 {
+				if hotspotEntry(item) == nil {
+					before++
+				}
+				if hotspotAfter(t.Context(), store, item) == nil {
+					after++
+				}
+			}
+			if before != want || after != want {
+				t.Errorf("%s: Sentinel admitted %d, penstock %d, want %d", item, before, after, want)
+			}
 		}
 	})
 }

@@ -40,8 +40,9 @@ func (f *fields) openAI(text []byte, answers []Answer) []byte {
 	return text
 }
 
-// lastWord returns the letters at the end of the limit's name.
+// lastWord returns the letters at the end of the limit's name. Further limits of a rule have its
+// name, two slashes and their period.
 func (a *Answer) lastWord() string {
-	name := a.policy()
+	name, _, _ := strings.Cut(a.policy(), "//")
 	return name[1+strings.LastIndexFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }):]
 }

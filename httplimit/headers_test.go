@@ -59,6 +59,7 @@ var story = []step{
 	{name: "requests and tokens of a model", limits: []string{"llm/tenant/rpm 60/1m", "llm/tenant/tpm 60000/1m"}, costs: []int64{1, 3000}},
 	{name: "the same, tokens denied", after: 120 * time.Millisecond, limits: []string{"llm/tenant/rpm 60/1m", "llm/tenant/tpm 60000/1m"}, costs: []int64{1, 58000}},
 	{name: "several that count the same", limits: []string{"tenant_requests 10/1m", "requests 5/1h fixed-window", "tokens 100000/day zone=UTC fixed-window", "usd 5/1m"}, costs: []int64{1, 1, 1500, 1}},
+	{name: "further limits of a rule", limits: []string{"llm/rpm 60/1m", "llm/rpm//day 50/day zone=UTC fixed-window"}, costs: []int64{2, 2}},
 	{name: "no name", limits: []string{" 10/1s"}, costs: []int64{1}},
 }
 

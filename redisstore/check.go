@@ -274,7 +274,7 @@ return 1`)
 
 // eval runs a script on a key of its own.
 func (c *checker) eval(script *Script) Call {
-	d := c.store.deadlineAfter(c.ctx, checkTimeout)
+	d := c.store.deadlineAfter(c.ctx, c.store.timeout)
 	defer d.stop()
 	calls := []Call{{Script: script, Keys: []string{c.store.prefix + ":" + script.Name}}}
 	c.store.roundTrip(d, calls)
@@ -313,7 +313,7 @@ func (c *checker) checkClock() {
 
 // deleteKeys deletes the keys of all calls. Those of one call shared a script, and may be where only such a script finds them.
 func (c *checker) deleteKeys() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), checkTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.store.timeout)
 	defer cancel()
 	c.keys.mu.Lock()
 	defer c.keys.mu.Unlock()

@@ -55,6 +55,7 @@ type Call struct {
 	argsBuf    []string // room for Args
 	idempotent bool     // safe to repeat after any failure
 	lastErr    error    // the reason for the last retry
+	tries      bool     // whether it is sent in its own form, to find out whether that is accepted
 
 	wantTexts bool     // whether the script may answer with strings
 	texts     []string // its reply then

@@ -58,6 +58,13 @@ func (s *Store) KeepSpread() { s.client.(*rueidisClient).connections.OnReplaced 
 // ProbeNow makes the next call probe the server, as one does every minute.
 func (s *Store) ProbeNow() { s.probeAt.Store(0) }
 
+// Probe probes the server, as a call does every minute, and waits for it.
+func (s *Store) Probe(ctx context.Context) error {
+	d := s.deadlineAfter(ctx, s.timeout)
+	defer d.stop()
+	return s.probe(func(calls []Call) { s.roundTrip(d, calls) })
+}
+
 // SharesScripts reports whether keys of different slots share scripts, and which of one slot do.
 func (s *Store) SharesScripts() (slots, slot bool) {
 	found := s.spread.Load()

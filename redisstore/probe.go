@@ -187,7 +187,7 @@ func (p *probe) share(keys ...string) (shared bool, err error) {
 }
 
 func (p *probe) call(script *Script, keys ...string) Call {
-	c := Call{Script: script, Keys: keys, Args: []string{p.mark}}
+	c := Call{Script: script, Keys: keys, Args: []string{p.mark}, tries: true}
 	c.setForm(p.form)
 	return c
 }

@@ -150,6 +150,25 @@ func TestStoreSendsTextsWithoutEVALSHA(t *testing.T) {
 	}
 }
 
+// The form of scripts that a server accepts is found again by each probe.
+func TestStoreKeepsFormOfScripts(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, preset := range []redisproxy.Preset{replies("EVALSHA", "-ERR unknown command 'evalsha'"), redisproxy.Alibaba6} {
+		p := redisproxy.Start(t, preset, server)
+		store := openURL(t, p.URL(), longTimeout)
+		for i := range 4 {
+			if err := store.Probe(t.Context()); err != nil {
+				t.Errorf("%s: probe %d: %v", preset.Name, i, err)
+			}
+			take(t, store, penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1, ID: "x"})
+			if n, last := store.Refusals(); n != 0 {
+				t.Errorf("%s: %d refusals after probe %d, the last %v", preset.Name, n, i, last)
+			}
+		}
+	}
+}
+
 // A server that begins to refuse is told apart from one that is down, and one that ends it decides again.
 func TestStoreTellsRefusalsFromOutages(t *testing.T) {
 	t.Parallel()

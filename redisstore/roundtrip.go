@@ -39,7 +39,9 @@ func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
 	s.probeAgain(d.began)
 	if form := s.form.Load(); form != nil {
 		for i := range calls {
-			calls[i].setForm(*form)
+			if !calls[i].tries {
+				calls[i].setForm(*form)
+			}
 		}
 	}
 	s.client.Do(d, calls)

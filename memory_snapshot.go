@@ -475,14 +475,54 @@ func (e *storedEntry) decode(state []byte) (entry []uint64, words []int64, err e
 			words[i], state = int64(binary.LittleEndian.Uint64(state)), state[8:]
 		}
 	}
-	if len(state) > 0 || e.table.hasBlocks() && (!positionFits(entry, len(words)) || e.isShortRing(len(words))) {
-		return nil, nil, fmt.Errorf("%w: impossible length or position", ErrBadSnapshot)
+	if len(state) > 0 || e.table.hasBlocks() && !(positionFits(entry, len(words)) && e.blockFits(entry, words)) {
+		return nil, nil, fmt.Errorf("%w: impossible length, position or block", ErrBadSnapshot)
 	}
 	return entry, words, nil
 }
 
-// isShortRing reports whether a block of n words is too short for the buckets of a rolling window.
-func (e *storedEntry) isShortRing(n int) bool { return n > 0 && n <= int(e.limit.rolling.Buckets) }
+// blockFits reports whether the words of a block can be those of a ring, whose sums must be right, or of
+// permits, which must be in order: what decides on them does not look.
+func (e *storedEntry) blockFits(entry []uint64, words []int64) bool {
+	switch {
+	case len(words) == 0:
+		return true
+	case e.limit.limit.HasPermits():
+		return permitsFit(words, lenOf(entry))
+	case e.limit.rolling.Buckets > 0:
+		return e.ringFits(entry, words)
+	}
+	return true
+}
+
+func (e *storedEntry) ringFits(entry []uint64, words []int64) bool {
+	n, head, newest := int(e.limit.rolling.Buckets)+1, firstOf(entry), int64(entry[newestWord])
+	if len(words) < n || head >= n || newest < 0 || newest > algorithm.MaxTime/e.limit.rolling.Length {
+		return false
+	}
+	left := int64(entry[countWord]) // of the total, for the other buckets
+	for i, count := range words[:n] {
+		if i == head {
+			continue
+		}
+		if left -= count; count < 0 || left < 0 {
+			return false
+		}
+	}
+	return left == int64(entry[countWord])-words[head]
+}
+
+func permitsFit(words []int64, n int) bool {
+	last := int64(0)
+	for ; n > 0 && len(words) >= algorithm.PermitWords; n-- {
+		expiry, units := words[1], words[2]
+		if expiry < last || units == 0 || units > maxConcurrentCount || units < -maxConcurrentCount {
+			return false
+		}
+		last, words = expiry, words[algorithm.PermitWords:]
+	}
+	return n == 0
+}
 
 // sweepReplaced bounds how many removed entries a table keeps.
 const sweepReplaced = 128

@@ -2,7 +2,9 @@ package rowstore_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -42,6 +44,31 @@ func TestStoreSurvivesDamagedRows(t *testing.T) {
 		}
 		if rejected == 0 {
 			t.Errorf("%v: no damaged row was rejected", algorithm)
+		}
+	}
+}
+
+// What a row counts need not be what it holds, and its entries need not be in order.
+func TestStoreSurvivesForgedRows(t *testing.T) {
+	for _, algorithm := range penstock.Algorithms() {
+		engine := &mapEngine{now: time.Now}
+		r := penstock.Request{Key: "k", Limit: penstock.PerMinute(5).WithAlgorithm(algorithm), Cost: 2, ID: "id"}
+		take(t, rowstore.New(engine, nil), r)
+		for name, row := range engine.rows {
+			for i := 0; i+8 <= len(row.Value); i += 8 {
+				for _, word := range []uint64{0, 1, 3, 100, 1 << 32, 11 << 32, 1 << 62, 1 << 63, math.MaxUint64} {
+					value := slices.Clone(row.Value)
+					binary.LittleEndian.PutUint64(value[i:], word)
+					for _, cost := range []int64{4, 5, 0, -1, penstock.Reset} {
+						forged := &mapEngine{now: time.Now, rows: map[string]rowstore.Row{name: {Value: value}}}
+						store := rowstore.New(forged, nil)
+						for range 2 { // as long as it does not panic
+							r.Cost = cost
+							_, _ = store.Take(context.Background(), r)
+						}
+					}
+				}
+			}
 		}
 	}
 }

@@ -21,6 +21,14 @@ descriptors:
     settle: true
   - key: user
     limit: "5/1m"
+  - key: plan
+    quota_mode: true
+    limit: "2/1h fixed-window"
+    also: "100/1d fixed-window"
+  - key: trial
+    shadow_mode: true
+    limit: "1/1h fixed-window"
+    also: "3/1d fixed-window"
 `
 
 // ruleOf returns the result of a request, and which rule it names.
@@ -94,6 +102,27 @@ func TestDecideFurtherLimitsSettleAndOverrides(t *testing.T) {
 		want(t, decide(t, e, "llm", descriptor(1000, "customer=a")), "allowed: unlimited")
 		if got := decide(t, e, "llm", descriptor(1, "customer=b")); got[:7] != "denied:" {
 			t.Errorf("a key that is banned under a further limit: %s", got)
+		}
+	})
+}
+
+// A quota denies if one of its limits does, and neither it nor a shadow rule takes from the others then.
+func TestDecideFurtherLimitsOfQuotaAndShadowRules(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, alsoRules, nil)
+		a, b := descriptor(1, "plan=a"), descriptor(1, "plan=b")
+		want(t, decide(t, e, "llm", a), "allowed: granted=1 remaining=1")
+		want(t, decide(t, e, "llm", a), "allowed: granted=1 remaining=0")
+		want(t, decide(t, e, "llm", a), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "llm", a, b), "allowed: granted=0 remaining=0 over denied | granted=1 remaining=1")
+		for range 3 {
+			decide(t, e, "llm", descriptor(1, "trial=c"))
+		}
+		for key, left := range map[string]int64{"plan=a": 98, "plan=b": 99, "trial=c": 2} {
+			d, err := e.TakeRule(t.Context(), e.Rules().Rule("llm/"+key[:len(key)-2]+"//1d"), key, 0)
+			if err != nil || d.Remaining != left {
+				t.Errorf("%s: %v, %v, want %d remaining of the day", key, d, err, left)
+			}
 		}
 	})
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -40,6 +41,27 @@ func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *ru
 	plain, err = f.useRule(ctx, l, &f.ds[l.index])
 	l.status.Rule, l.status.Quota = l.rule, l.quota
 	return plain, err
+}
+
+// deniesBeside reports whether another limit of the rule denies the descriptor.
+func (ev *evaluation) deniesBeside(d *limitedDescriptor) bool {
+	if len(ev.further) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(ev.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied })
+}
+
+// returnPartial refunds what descriptors took from some limits of a quota or shadow rule, of which another
+// denied them: they are decided one by one, and take from all limits or none.
+func (ev *evaluation) returnPartial(ctx context.Context) error {
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		if d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.id.settle && ev.deniesBeside(d) {
+			d.returned = true
+			ev.add(d, -d.granted())
+		}
+	}
+	return ev.call(context.WithoutCancel(ctx), false)
 }
 
 // mergeFurther gives each descriptor the status of its tightest limit.

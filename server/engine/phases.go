@@ -196,7 +196,11 @@ func (ev *evaluation) complete(ctx context.Context) error {
 			ev.add(d, 0)
 		}
 	}
-	return ev.call(ctx, false)
+	err := ev.call(ctx, false)
+	if err == nil && len(ev.further) > 0 && !ev.over {
+		err = ev.returnPartial(ctx)
+	}
+	return err
 }
 
 // addRefunds adds the refunds of what denied descriptors have taken, and if the request is denied, of
@@ -240,7 +244,7 @@ func (ev *evaluation) allQuotasDeny() bool {
 	}
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.quota {
-			if over = d.overLimit(); !over {
+			if over = d.overLimit() || ev.deniesBeside(d) && !d.rule.Shadow; !over {
 				return false
 			}
 		}

@@ -8,6 +8,7 @@ package audit
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -151,10 +152,10 @@ func (l *Log) BeginAll(entries []Entry) ([]*Pending, error) {
 func (p *Pending) Done() { p.end(Done) }
 
 // Fail records that the action failed, or that it is not known whether it did: a store that
-// gives no answer may carry out what it has received.
+// gives no answer, or that a caller does not wait for, may carry out what it has received.
 func (p *Pending) Fail(err error) {
 	p.Detail = err.Error()
-	if errors.Is(err, penstock.ErrUnavailable) {
+	if errors.Is(err, penstock.ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		p.end(Unknown)
 		return
 	}

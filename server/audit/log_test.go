@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,13 +88,15 @@ func TestActionIsOneLineBeforeAndOneAfter(t *testing.T) {
 func TestActionThatFailsSaysWhy(t *testing.T) {
 	var b bytes.Buffer
 	l := newLog(t, &b)
-	p, err := l.Begin(reset)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.Fail(penstock.ErrUnavailable)
-	if e := l.Recent()[0]; e.Result != audit.Unknown || e.Detail != penstock.ErrUnavailable.Error() {
-		t.Errorf("got %+v, want unknown and the error", e)
+	for _, failure := range []error{penstock.ErrUnavailable, context.Canceled, context.DeadlineExceeded} {
+		p, err := l.Begin(reset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Fail(failure)
+		if e := l.Recent()[0]; e.Result != audit.Unknown || e.Detail != failure.Error() {
+			t.Errorf("got %+v, want unknown and the error", e)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/overrides"
 )
@@ -98,14 +99,26 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // Write implements [overrides.SharedCopy].
 func (h *Hash) Write(ctx context.Context, s *overrides.Set, records []overrides.Record, expected []int64) error {
-	for len(records) > 0 {
+	for written := false; len(records) > 0; written = true {
 		n := min(len(records), pageSize)
-		if err := h.writePage(ctx, s, records[:n], expected[:min(n, len(expected))]); err != nil {
+		err := h.writePage(ctx, s, records[:n], expected[:min(n, len(expected))])
+		switch {
+		case err != nil && written:
+			return afterWrite(err)
+		case err != nil:
 			return err
 		}
 		records, expected = records[n:], expected[min(n, len(expected)):]
 	}
-	return h.Sync(ctx, s)
+	return afterWrite(h.Sync(ctx, s))
+}
+
+// afterWrite returns an error that came after records were written as one which leaves open what is in force.
+func afterWrite(err error) error {
+	if err == nil || errors.Is(err, penstock.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w, after overrides were written: %w", penstock.ErrUnavailable, err)
 }
 
 func (h *Hash) writePage(ctx context.Context, s *overrides.Set, records []overrides.Record, expected []int64) error {

@@ -2,6 +2,7 @@ package redishash
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
 	"github.com/penstock-io/penstock/redisstore"
@@ -545,6 +547,23 @@ func TestPenaltyOfTwoDaemonsIsOneBan(t *testing.T) {
 		if got := d.List("", ""); len(got) != 1 || got[0].Strikes != 1 {
 			t.Errorf("got %+v, want one ban", got)
 		}
+	}
+}
+
+// An error of a later page does not say that nothing is in force.
+func TestErrorAfterWrittenPageLeavesOpenWhatIsInForce(t *testing.T) {
+	a := daemonAfterSync(t, newPrefix())
+	var all []overrides.Record
+	for i := range pageSize + 1 {
+		all = append(all, overrides.Record{Override: ban(fmt.Sprint("k=", i))})
+	}
+	expected := make([]int64, len(all))
+	mustPut(t, a, all[pageSize].Override) // so that its version is not the expected one
+	if err := a.hash.Write(t.Context(), a.Set, all, expected); !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("got %v, want %v: a page was written", err, penstock.ErrUnavailable)
+	}
+	if err := a.hash.Write(t.Context(), a.Set, all[pageSize:], expected[:1]); !errors.Is(err, overrides.ErrConflict) || errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("got %v, want %v: nothing was written", err, overrides.ErrConflict)
 	}
 }
 

@@ -205,6 +205,11 @@ func TestProtectUnknownClientIsUndecided(t *testing.T) {
 	h = httplimit.Protect(lim, &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Key: httplimit.Header("X-API-Key")})(hello)
 	expect(t, "where failures are refused", statuses(h, 1, "@"), 503)
 	expect(t, "with a key", statuses(h, 2, "@", "X-API-Key", "k"), 200, 429)
+	free := func(*http.Request) int64 { return 0 }
+	h = httplimit.Protect(lim, &httplimit.Options{
+		Unavailable: httplimit.ServiceUnavailable, Cost: free, Additional: []httplimit.Charge{{Limiter: lim}},
+	})(hello)
+	expect(t, "with a cost after a charge that is free", statuses(h, 1, "@"), 503)
 }
 
 func TestProtectUsesKeyFunctions(t *testing.T) {

@@ -162,10 +162,13 @@ func (l *List[R, E]) Now() (t time.Time) {
 
 // Take determines key and cost for each limiter, and takes.
 func (l *List[R, E]) Take(ctx context.Context, r R, parts []Part) (decided int, allowed bool, err error) {
-	for i := range parts {
-		if parts[i] = l.part(i, r); parts[i].Key == "" {
-			return 0, true, l.plan.unknownClient
-		}
+	known := true
+	for i := range parts { // all of them: see Undecided
+		parts[i] = l.part(i, r)
+		known = known && parts[i].Key != ""
+	}
+	if !known {
+		return 0, true, l.plan.unknownClient
 	}
 	return l.Set.Take(ctx, parts)
 }

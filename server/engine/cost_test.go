@@ -71,3 +71,11 @@ func TestDecideUnderOverridesDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+func TestDecideFurtherLimitsAllocateNothing(t *testing.T) {
+	e := newEngine(t, newMemory(), alsoRules, nil)
+	ds, r := []engine.Descriptor{descriptor(1, "phone=3")}, engine.Result{}
+	if n := testing.AllocsPerRun(100, func() { _ = e.Decide(t.Context(), "llm", ds, &r) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

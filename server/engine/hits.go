@@ -41,7 +41,8 @@ func (d *limitedDescriptor) hitsBefore(own int64) int64 {
 
 // hitsOf returns where the hits of a descriptor are counted.
 func (ev *evaluation) hitsOf(d *limitedDescriptor) *hitcount.Hits {
-	stats, byValue, told := d.state.stats, &d.state.stats.HitsByValue, true
+	var told bool
+	stats, byValue := d.state.stats, &d.state.stats.HitsByValue
 	switch entries := ev.ds[d.index].Entries; {
 	case d.own:
 		byValue = ev.engine.OwnHits.Of(ev.domain.Name)

@@ -1,6 +1,7 @@
 package simserver_test
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,25 +9,39 @@ import (
 	"github.com/penstock-io/penstock/internal/simulation/simserver"
 )
 
-// A bubble is the time of a testing/synctest bubble. Nothing here happens at the same time.
-type bubble struct{ begin time.Time }
+// A bubble is the time of a testing/synctest bubble. What happens holds the lock.
+type bubble struct {
+	sync.Mutex
+	begin time.Time
+}
 
-func (b bubble) Now() int64               { return int64(time.Since(b.begin)) }
-func (b bubble) After(d int64, do func()) { time.AfterFunc(time.Duration(d), do) }
+func (b *bubble) Now() int64 { return int64(time.Since(b.begin)) }
+
+func (b *bubble) After(d int64, do func()) {
+	time.AfterFunc(time.Duration(d), func() {
+		b.Lock()
+		defer b.Unlock()
+		do()
+	})
+}
 
 // ends returns when calls end, in nanoseconds, that all arrive at once.
 func ends(t *testing.T, newServer func(simserver.Timeline) simserver.Server, work ...int64) []int64 {
 	ended := make([]int64, len(work))
 	synctest.Test(t, func(*testing.T) {
-		b := bubble{time.Now()}
+		b := &bubble{begin: time.Now()}
 		server := newServer(b)
+		b.Lock()
 		for i, w := range work {
 			server.Serve(w, func() { ended[i] = b.Now() })
 		}
 		if _, isRemote := server.(simserver.Remote); (server.Busy() == 1) == isRemote {
 			t.Errorf("%T has %g of its workers at work", server, server.Busy())
 		}
+		b.Unlock()
 		time.Sleep(time.Hour)
+		b.Lock()
+		defer b.Unlock()
 		if server.Busy() != 0 {
 			t.Errorf("%T works after the last call", server)
 		}

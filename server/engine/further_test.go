@@ -133,11 +133,3 @@ func TestFindTargetRefusesSeveralLimits(t *testing.T) {
 		t.Errorf("got %v, want %v", err, engine.ErrSeveralLimits)
 	}
 }
-
-func TestDecideFurtherLimitsAllocateNothing(t *testing.T) {
-	e := newEngine(t, newMemory(), alsoRules, nil)
-	ds, r := []engine.Descriptor{descriptor(1, "phone=3")}, engine.Result{}
-	if n := testing.AllocsPerRun(100, func() { _ = e.Decide(t.Context(), "llm", ds, &r) }); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

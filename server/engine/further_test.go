@@ -25,6 +25,11 @@ descriptors:
     quota_mode: true
     limit: "2/1h fixed-window"
     also: "100/1d fixed-window"
+  - key: tenant
+    limit: "100/1h fixed-window"
+    also: ["5/1d fixed-window", "50/2d fixed-window"]
+    descriptors:
+      - {key: priority, value: batch, keep_free: 40%}
   - key: trial
     shadow_mode: true
     limit: "1/1h fixed-window"
@@ -122,6 +127,25 @@ func TestDecideFurtherLimitsOfQuotaAndShadowRules(t *testing.T) {
 			d, err := e.TakeRule(t.Context(), e.Rules().Rule("llm/"+key[:len(key)-2]+"//1d"), key, 0)
 			if err != nil || d.Remaining != left {
 				t.Errorf("%s: %v, %v, want %d remaining of the day", key, d, err, left)
+			}
+		}
+	})
+}
+
+// What a descriptor keeps free it keeps free of all limits of the one above.
+func TestDecideFurtherLimitsKeepFree(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, alsoRules, nil)
+		for _, step := range []struct {
+			d          engine.Descriptor
+			want, rule string
+		}{
+			{descriptor(3, "tenant=a", "priority=batch"), "allowed: granted=3 remaining=2", "llm/tenant/priority=batch//1d"},
+			{descriptor(1, "tenant=a", "priority=batch"), "denied: granted=0 remaining=2 over denied", "llm/tenant/priority=batch//1d"},
+			{descriptor(2, "tenant=a"), "allowed: granted=2 remaining=0", "llm/tenant//1d"},
+		} {
+			if text, rule := ruleOf(t, e, step.d); text != step.want || rule != step.rule {
+				t.Errorf("got %s by %s\nwant %s by %s", text, rule, step.want, step.rule)
 			}
 		}
 	})

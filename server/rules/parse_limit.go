@@ -93,6 +93,14 @@ func (d *draft) addSharingRule(name string, above *Rule) *Rule {
 		d.fail(d.lineOf("keep_free"), "'keep_free' needs a limit: add rate_limit or limit to this descriptor, or to the one above it")
 		return nil
 	}
+	first := d.addSharing(name, above)
+	for last := first; last.Also != nil; last = last.Also { // they share its further limits, too
+		last.Also = d.addSharing(name+alsoMark+periodText(last.Also.Limit), last.Also)
+	}
+	return first
+}
+
+func (d *draft) addSharing(name string, above *Rule) *Rule {
 	rule := *above
 	rule.Name, rule.File, rule.Line = name, d.file, d.line
 	rule.Shadow, rule.Quota, rule.Metadata = d.rule.Shadow, d.rule.Quota, d.rule.Metadata

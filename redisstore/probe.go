@@ -62,7 +62,7 @@ type scriptForm struct {
 // probe sets which keys can share a script. It returns a [RefusedError] if the server does not
 // execute the store's scripts, and another error if that is not known yet.
 func (s *Store) probe(do func(calls []Call)) error {
-	p := probe{do: do, prefix: s.prefix + ":", mark: rand.Text()}
+	p, known := probe{do: do, prefix: s.prefix + ":", mark: rand.Text()}, s.spread.Load()
 	err := p.tryScript(s)
 	if refused := refusalOf(err, s.client.Sharded()); refused != nil {
 		return refused
@@ -75,11 +75,14 @@ func (s *Store) probe(do func(calls []Call)) error {
 	if err == nil {
 		found, err = p.findSpread()
 	}
-	if err == nil {
-		s.spread.Store(found)
+	if err == nil && !s.spread.CompareAndSwap(known, found) {
+		err = errForgotten
 	}
 	return err
 }
+
+// errForgotten means that the server may have been replaced during a probe.
+var errForgotten = errors.New("connected again during the probe")
 
 // firstProbe probes at the first connection. A server that cannot execute scripts yet, such as a replica, is
 // probed again.

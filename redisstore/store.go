@@ -45,7 +45,7 @@
 //
 // A proxy that spreads keys over several servers sends a script to the server of its first key, and may not
 // look at the others. So the store tries out which keys can share a script, with a few keys that begin with
-// PREFIX: and are deleted at once: when it connects, when it connects again after all connections were lost, after an
+// PREFIX: and are deleted at once: when it connects, when it connects again after a connection was lost, after an
 // error about slots, and every minute. Where keys of different slots cannot, calls are sent as to a Cluster: unbatched, and
 // a TakeAll of several keys in two steps. Calls in flight while a server is replaced by several may still share scripts.
 //

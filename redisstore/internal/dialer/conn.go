@@ -31,9 +31,9 @@ type conn struct {
 	deadline   time.Time       // of the handshake
 	answered   atomic.Bool     // whether the handshake got its first reply
 	connected  sync.Once       // when the handshake has ended, or failed
-	closed     sync.Once
-	lastWrite  atomic.Int64 // after the handshake, in nanoseconds since the dialer's start; or 0
-	idle       atomic.Bool  // whether the next write begins a command, with none in flight
+	lost       sync.Once       // when it failed, or was closed
+	lastWrite  atomic.Int64    // after the handshake, in nanoseconds since the dialer's start; or 0
+	idle       atomic.Bool     // whether the next write begins a command, with none in flight
 	peerClosed func() bool
 }
 
@@ -71,6 +71,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		if c.idle.Load() {
 			c.idle.Store(false)
 			if now-c.lastWrite.Load() > int64(checkAfter) && c.peerClosed() {
+				c.lose()
 				return 0, notSent(errPeerClosed)
 			}
 		}
@@ -85,10 +86,13 @@ func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.unwatch()
 	c.endHandshake()
-	c.closed.Do(func() { c.dialer.open.Add(-1) })
+	c.lose()
 	c.dialer.recordClosed(c.lastWrite.Load())
 	return err
 }
+
+// lose tells the dialer that the connection cannot be used any more, before the client opens another.
+func (c *conn) lose() { c.lost.Do(func() { c.dialer.lost.Store(true) }) }
 
 // endHandshake tells the dialer that nothing waits for this connection any more.
 func (c *conn) endHandshake() { c.connected.Do(func() { c.dialer.connecting.Add(-1) }) }
@@ -97,6 +101,9 @@ var errPeerClosed = errors.New("the server has closed the connection")
 
 // wrap marks errors before the first command.
 func (c *conn) wrap(err error) error {
+	if err != nil {
+		c.lose()
+	}
 	if err == nil || c.lastWrite.Load() != 0 {
 		return err
 	}

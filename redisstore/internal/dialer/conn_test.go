@@ -122,6 +122,44 @@ func TestDialerLostWriteSince(t *testing.T) {
 	}
 }
 
+// Others that are idle look open for as long as nobody uses them.
+func TestDialerTellsThatServerMayBeReplaced(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	d, replaced := New("tcp", time.Minute), 0
+	defer d.Close()
+	d.OnReplaced = func() { replaced++ }
+	dial := func() net.Conn {
+		c, err := d.Dial(t.Context(), l.Addr().String(), &net.Dialer{Timeout: time.Minute}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	first := dial()
+	if dial(); replaced != 0 {
+		t.Error("the second connection replaces none")
+	}
+	if server, err := l.Accept(); err != nil || server.Close() != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Fatal("read something")
+	}
+	if dial(); replaced != 1 {
+		t.Errorf("told %d times, want once: a connection has failed", replaced)
+	}
+	_ = first.Close()
+	if dial(); replaced != 1 {
+		t.Errorf("told %d times of the same connection, want once", replaced)
+	}
+}
+
 // The beginning of a write can hold whole commands, which may have been executed.
 func TestConnClosedAfterWriteMayHaveSent(t *testing.T) {
 	client, server := pair(t)

@@ -34,11 +34,12 @@ type Dialer struct {
 	cancel  context.CancelFunc
 	start   time.Time
 
-	// OnReplaced is called when a connection is opened while there is no other: the server may be another one.
+	// OnReplaced is called when a connection is opened after another has failed or was closed: the server may be another
+	// one. Connections that are idle look open even then.
 	OnReplaced func()
 
 	connecting atomic.Int64 // connections that callers are opening, handshakes included
-	open       atomic.Int64 // connections
+	lost       atomic.Bool  // whether a connection failed or was closed since the last was opened
 
 	mu            sync.Mutex
 	addresses     map[string]*addressState
@@ -180,7 +181,7 @@ func (d *Dialer) newConn(caller context.Context, a *attempt, address string, dea
 		d.record(address, a.err)
 		return nil, notSent(a.err)
 	}
-	if d.open.Add(1) == 1 && d.OnReplaced != nil {
+	if d.lost.Swap(false) && d.OnReplaced != nil {
 		d.OnReplaced()
 	}
 	return newConn(caller, d, a.conn, address, deadline), nil

@@ -129,8 +129,8 @@ func TestClaim(t *testing.T) {
 	if err := s.Claim(limits...); err != nil {
 		t.Fatal(err)
 	}
-	// Found among two million names; another stateVersion needs another pair.
-	one, two := penstock.PerMinute(1).WithName("shop/n59416"), penstock.PerMinute(1).WithName("shop/n1810141")
+	// Found among five million names; another stateVersion needs another pair.
+	one, two := penstock.PerMinute(1).WithName("shop/n704772"), penstock.PerMinute(1).WithName("shop/n4485192")
 	err := s.Claim(one, two)
 	var claim *ClaimError
 	if !errors.As(err, &claim) || claim.Limit != two || claim.Other != one {

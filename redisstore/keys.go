@@ -28,7 +28,7 @@ import (
 const (
 	// stateVersion is part of every limit's identity, so that states of another
 	// layout have other keys.
-	stateVersion = 2
+	stateVersion = 3
 
 	// identityLen is how many characters identify a limit, of six bits each. Two
 	// limits have the same identity with probability 2^-42. A process that knows

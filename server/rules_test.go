@@ -49,9 +49,9 @@ func TestRequestLimitAtOtherDaemonCannotReachRule(t *testing.T) {
 
 // Rules that would share state are an error of their file, which names both.
 func TestRulesOfOneIdentityAreRejected(t *testing.T) {
-	file := write(t, "rules.yaml", "domain: shop\ndescriptors:\n  - {key: n59416, limit: 1/1m}\n  - {key: n1810141, limit: 1/1m}\n")
+	file := write(t, "rules.yaml", "domain: shop\ndescriptors:\n  - {key: n704772, limit: 1/1m}\n  - {key: n4485192, limit: 1/1m}\n")
 	_, err := server.New(t.Context(), load(t, map[string]string{"store": "redis://" + redis.Addr, "rules": file}), nil)
-	want := []string{file + ":4:", "shop/n1810141 and shop/n59416", file + ":3)", "rename"}
+	want := []string{file + ":4:", "shop/n4485192 and shop/n704772", file + ":3)", "rename"}
 	for _, part := range want {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("got error %v, want %q in it", err, part)

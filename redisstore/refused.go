@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -41,7 +42,8 @@ var advices = []struct{ text, advice string }{
 // of memory, or cannot save; the server behind a proxy does not answer.
 var passing = []string{
 	"oom ", "misconf ", "unkillable ", "err max number of clients", "max number of clients", "err upstream failure", "err no upstream host",
-	"err connection ", "err host is down", "err operation timed out", "err backend",
+	"err connection ", "err host is down", "err operation timed out", "err no route to host", "err network is ", "err broken pipe",
+	"err backend", "err handle response", "err handle request, slot is not ready",
 }
 
 // refusalOf returns the refusal in an error of a call or a connection, or nil if there is none: Redis did not reply, or the
@@ -60,12 +62,25 @@ func refusalOf(err error, cluster bool) *RefusedError {
 	case code != "" && (cluster || code != "MOVED" && code != "ASK"):
 		return nil
 	}
+	words := wordsOf(err)
 	for _, a := range advices {
-		if strings.Contains(err.Error(), a.text) {
-			return &RefusedError{Err: err, Advice: a.advice}
+		if strings.Contains(words.Error(), a.text) {
+			return &RefusedError{Err: words, Advice: a.advice}
 		}
 	}
 	return nil
+}
+
+// quoted is where a server repeats what it was sent: a password, or a key of a caller.
+var quoted = regexp.MustCompile(`,? with args beginning with:.*| the '.*' key`)
+
+// wordsOf returns what a server has replied as a line for logs, without what it was sent.
+func wordsOf(err error) error {
+	text := err.Error()
+	if words := printable(quoted.ReplaceAllString(text, "")); words != text {
+		return errors.New(words)
+	}
+	return err
 }
 
 func isPassing(text string) bool {

@@ -230,10 +230,36 @@ func TestRefusalsByText(t *testing.T) {
 		"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "BUSY Redis is busy",
 		"OOM command not allowed when used memory > 'maxmemory'.", "MISCONF Redis is configured to save RDB snapshots",
 		"ERR upstream failure", "ERR no upstream host", "ERR max number of clients reached", "ERR Connection refused", "ERR Connection timed out",
+		"ERR No route to host", "ERR Network is unreachable", "ERR Broken pipe", "ERR handle response, backend conn reset",
 		"ERR FOREIGN value", "WRONGTYPE Operation against a key holding the wrong kind of value", "i/o timeout",
 	} {
 		if redisstore.IsRefusal(errors.New(text)) {
 			t.Errorf("%s: want no refusal", text)
+		}
+	}
+}
+
+// Errors are logged and shown to everyone. What a server repeats of a command may be secret, and its words are many.
+func TestRefusalsRepeatNoArguments(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2"
+	server := startServer(t)
+	for _, reply := range []string{
+		"-ERR unknown command, with args beginning with: 'HELLO' '3' 'AUTH' 'default' '" + secret + "' ",
+		"-ERR unknown command 'EVALSHA', with args beginning with: '6b1bf486c81ceb7edf3c093f4c48582e38c0e791' '1' 'p{" + secret + "' same slot'",
+		"-ERR ACL failure in script: User limiter has no permissions to access the 'p{" + secret + "' same slot}Xk3_a9Q' key",
+		"-ERR " + strings.Repeat("long ", 10_000) + secret,
+	} {
+		for _, commands := range [][]string{{"HELLO", "AUTH", "PING"}, {"EVAL", "EVALSHA"}} {
+			var pairs []string
+			for _, command := range commands {
+				pairs = append(pairs, command, reply)
+			}
+			err := openError(t, strings.Replace(redisproxy.Start(t, replies(pairs...), server).URL(), "//", "//:"+secret+"@", 1))
+			var refused *redisstore.RefusedError
+			if text := err.Error(); !errors.As(err, &refused) || strings.Contains(text, secret) || strings.Contains(text, "same slot") || len(text) > 1000 {
+				t.Errorf("%.200q answered by %.80q, want a short refusal without arguments", text, reply)
+			}
 		}
 	}
 }

@@ -64,11 +64,20 @@ func (ev *evaluation) returnPartial(ctx context.Context) error {
 	return ev.call(context.WithoutCancel(ctx), false)
 }
 
-// mergeFurther gives each descriptor the status of its tightest limit.
+// mergeFurther gives each descriptor the status of its tightest limit, and the longest delay of all.
 func (f *found) mergeFurther() {
 	for i := range f.limited {
-		if d := &f.limited[i]; d.further && d.status.isTighter(&f.result.Statuses[d.index]) {
-			f.result.Statuses[d.index] = *d.status
+		d := &f.limited[i]
+		if !d.further {
+			continue
+		}
+		merged := &f.result.Statuses[d.index]
+		delay := max(merged.Decision.Delay, d.status.Decision.Delay)
+		if d.status.isTighter(merged) {
+			*merged = *d.status
+		}
+		if merged.Decision.Allowed {
+			merged.Decision.Delay = delay
 		}
 	}
 }

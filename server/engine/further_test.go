@@ -30,6 +30,9 @@ descriptors:
     also: ["5/1d fixed-window", "50/2d fixed-window"]
     descriptors:
       - {key: priority, value: batch, keep_free: 40%}
+  - key: paced
+    limit: "10/1h leaky-bucket"
+    also: "3/1d fixed-window"
   - key: trial
     shadow_mode: true
     limit: "1/1h fixed-window"
@@ -146,6 +149,22 @@ func TestDecideFurtherLimitsKeepFree(t *testing.T) {
 		} {
 			if text, rule := ruleOf(t, e, step.d); text != step.want || rule != step.rule {
 				t.Errorf("got %s by %s\nwant %s by %s", text, rule, step.want, step.rule)
+			}
+		}
+	})
+}
+
+// A limit that delays does so also where another one is tighter.
+func TestDecideFurtherLimitsKeepDelay(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, alsoRules, nil)
+		for n := range 2 {
+			var r engine.Result
+			if err := e.Decide(t.Context(), "llm", []engine.Descriptor{descriptor(1, "paced=a")}, &r); err != nil {
+				t.Fatal(err)
+			}
+			if d := r.Statuses[0].Decision; !d.Allowed || d.Limit != 3 || d.Delay > 0 != (n > 0) {
+				t.Errorf("request %d: %v, want the second delayed, and the numbers of the day", n, d)
 			}
 		}
 	})

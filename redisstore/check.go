@@ -65,7 +65,11 @@ func Check(ctx context.Context, url string, o *Options) ([]Finding, error) {
 	c.keys.Client, store.client = store.client, &c.keys
 	defer c.deleteKeys()
 	c.checkConnection()
+	executes := c.checkScripts()
 	c.checkServers()
+	if !executes {
+		return c.findings, nil // no other call would end before its time
+	}
 	c.checkUses()
 	c.checkClock()
 	c.found("permissions", Works, "~"+opts.Prefix+"* "+permissions, "")
@@ -109,12 +113,23 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// checkConnection says what Open found.
+// checkConnection says how Open has connected.
 func (c *checker) checkConnection() {
-	const unshared = "calls are not batched, and a TakeAll of several keys takes two round trips"
 	c.found("connection", Works, map[int32]string{
 		byRESP3: "RESP3", byRESP2: "RESP2: HELLO 3 is refused", withoutHello: "RESP2, without HELLO",
 	}[c.client.handshake.Load()], "")
+}
+
+// checkScripts says what a probe finds. That of Open may have found nothing, if the server executes no scripts for now.
+func (c *checker) checkScripts() (executes bool) {
+	const unshared = "calls are not batched, and a TakeAll of several keys takes two round trips"
+	if err := c.store.probe(c.roundTrip); refusalOf(err, false) != nil {
+		c.broken("scripts", err)
+		return false
+	} else if err != nil {
+		c.found("scripts", Broken, err.Error(), "the server executes none for now: want a primary that accepts writes")
+		return false
+	}
 	switch spread := c.store.spread.Load(); {
 	case c.client.Sharded():
 		c.found("keys", Works, "a Cluster: keys of one slot share a script", "")
@@ -133,6 +148,7 @@ func (c *checker) checkConnection() {
 	default:
 		c.found("scripts", Degraded, "PEXPIRETIME is refused", "requests under an ID cost the server more")
 	}
+	return true
 }
 
 // checkServers reads the INFO of every node.
@@ -274,11 +290,15 @@ return 1`)
 
 // eval runs a script on a key of its own.
 func (c *checker) eval(script *Script) Call {
+	calls := []Call{{Script: script, Keys: []string{c.store.prefix + ":" + script.Name}}}
+	c.roundTrip(calls)
+	return calls[0]
+}
+
+func (c *checker) roundTrip(calls []Call) {
 	d := c.store.deadlineAfter(c.ctx, c.store.timeout)
 	defer d.stop()
-	calls := []Call{{Script: script, Keys: []string{c.store.prefix + ":" + script.Name}}}
 	c.store.roundTrip(d, calls)
-	return calls[0]
 }
 
 // checkClock compares the clocks, and measures round trips.

@@ -103,6 +103,16 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A server that executes no scripts for now is not taken for a proxy.
+func TestCheckOfServerWithoutMemory(t *testing.T) {
+	t.Parallel()
+	oom := "-OOM command not allowed when used memory > 'maxmemory'."
+	other := checkURL(t, redisproxy.Start(t, replies("EVAL", oom, "EVALSHA", oom), startServer(t)).URL())
+	if f := other["scripts"]; f.State != redisstore.Broken || !strings.Contains(f.Detail, "OOM") || len(other) > 1 {
+		t.Errorf("%v, want only the scripts broken", other)
+	}
+}
+
 func TestCheckComparesClocks(t *testing.T) {
 	fakeClockServer.Clock.Set(time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC))
 	if f := checkURL(t, "redis://"+fakeClockServer.Addr, fakeClockServer)["clock"]; f.State != redisstore.Degraded {

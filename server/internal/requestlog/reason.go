@@ -58,6 +58,7 @@ var causes = []struct {
 	{engine.ErrTooManyDescriptors, Descriptors},
 	{engine.ErrNoPermitID, Descriptors},
 	{engine.ErrNoRelease, Descriptors},
+	{engine.ErrSeveralLimits, Descriptors},
 	{engine.ErrNoSettle, Descriptors},
 	{engine.ErrNoRules, NoRules},
 }

@@ -140,6 +140,7 @@ func TestDeniedAllocatesNothingIfNotLogged(t *testing.T) {
 
 func TestReasonOfIsEmptyUnlessRequestIsAtFault(t *testing.T) {
 	for err, reason := range map[error]requestlog.Reason{
+		fmt.Errorf("rule a: %w", engine.ErrSeveralLimits): requestlog.Descriptors,
 		engine.ErrNoDomain:                        requestlog.Descriptors,
 		fmt.Errorf("x: %w", penstock.ErrBadKey):   requestlog.BadKey,
 		engine.ErrNoRules:                         requestlog.NoRules,

@@ -65,6 +65,12 @@ func (s *Store) Probe(ctx context.Context) error {
 	return s.probe(func(calls []Call) { s.roundTrip(d, calls) })
 }
 
+// ForgetSpread is what happens when a connection is opened after one was lost.
+func (s *Store) ForgetSpread() { s.forgetSpread() }
+
+// MinProbeGap is the least time between probes.
+const MinProbeGap = minProbeGap
+
 // SharesScripts reports whether keys of different slots share scripts, and which of one slot do.
 func (s *Store) SharesScripts() (slots, slot bool) {
 	found := s.spread.Load()

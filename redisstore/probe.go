@@ -39,10 +39,12 @@ var (
 )
 
 // The time between two probes: a server can be added to those behind a proxy at any time. After one that was not
-// answered, the next is soon, because keys share no script until then.
+// answered, the next is soon, because keys share no script until then. After a reconnect it is sooner, but not at once
+// after another: a server that is too slow for its callers loses connections, and must not get more to do.
 const (
 	probeInterval = time.Minute
 	probeRetry    = time.Second
+	minProbeGap   = 100 * time.Millisecond
 )
 
 // A probe tries out what a server does with scripts, on keys of its own.
@@ -201,6 +203,7 @@ func (s *Store) probeAgain(now time.Time) {
 	if now.UnixNano() < due || !s.probeAt.CompareAndSwap(due, math.MaxInt64) {
 		return
 	}
+	s.probed.Store(now.UnixNano())
 	go func() {
 		d := s.deadlineAfter(context.Background(), max(s.timeout, probeRetry))
 		defer d.stop()
@@ -214,18 +217,20 @@ func (s *Store) probeAgain(now time.Time) {
 }
 
 func (s *Store) scheduleProbe(after time.Duration) {
-	at := time.Now().Add(after).UnixNano()
+	now := time.Now()
+	s.probed.Store(now.UnixNano())
+	at := now.Add(after).UnixNano()
 	if s.client.Sharded() {
 		at = math.MaxInt64 // a Cluster says itself where its keys are
 	}
 	s.probeAt.Store(at)
 }
 
-// forgetSpread makes keys share no script until the next call has made a probe: the server may be another one, or
+// forgetSpread makes keys share no script until a call has made a probe: the server may be another one, or
 // there may be several now.
 func (s *Store) forgetSpread() {
 	if !s.client.Sharded() {
 		s.spread.Store(byKey)
-		s.probeAt.Store(0)
+		s.probeAt.Store(s.probed.Load() + int64(minProbeGap))
 	}
 }

@@ -258,3 +258,26 @@ func noticed(t *testing.T, store *redisstore.Store) {
 		return !slots && slot
 	})
 }
+
+// A server that is too slow for its callers loses connections all the time. It is not probed as often.
+func TestStoreProbesSeldomWhileConnectionsAreLost(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	store := openURL(t, "redis://"+server.Addr, longTimeout)
+	mustCommand(t, server, "CONFIG", "RESETSTAT")
+	began := time.Now()
+	for range 200 {
+		store.ForgetSpread()
+		take(t, store, penstock.Request{Key: "k", Limit: penstock.PerHour(1000), Cost: 1})
+	}
+	const calls = 1 + 1 + 1 + 64 // of a probe
+	most := (2 + int(time.Since(began)/redisstore.MinProbeGap)) * calls
+	if n := infoCounter(t, "cmdstat_evalsha", server) - 200; n > most {
+		t.Errorf("%d calls of probes in %v, want at most %d", n, time.Since(began), most)
+	}
+	waitFor(t, "keys share scripts again", func() bool {
+		take(t, store, penstock.Request{Key: "k", Limit: penstock.PerHour(1000), Cost: 1})
+		slots, _ := store.SharesScripts()
+		return slots
+	})
+}

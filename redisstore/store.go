@@ -175,6 +175,7 @@ type Store struct {
 	clockOffset atomic.Int64               // Redis's clock minus the local one, in ticks
 	spread      atomic.Int32               // which keys can share a script
 	probeAt     atomic.Int64               // when to find that out again, in Unix nanoseconds
+	probed      atomic.Int64               // when that was last tried
 	form        atomic.Pointer[scriptForm] // of scripts, if it is not the usual one
 	refusals    atomic.Uint64
 	lastRefusal atomic.Pointer[refusal]

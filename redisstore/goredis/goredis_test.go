@@ -347,13 +347,23 @@ func TestClientKeepsErrors(t *testing.T) {
 	}
 
 	redistest.MustCommand(t, server, "DEL", name)
-	redistest.MustCommand(t, server, "ACL", "SETUSER", "default", "-set", "-info")
+	redistest.MustCommand(t, server, "ACL", "SETUSER", "default", "-set")
 	r.ID = "id"
-	s = newStore(t, newClient(server), time.Hour)
-	_, err = s.Take(context.Background(), r)
-	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "can't run") {
-		t.Errorf("a user without write permission: got error %v, want one that is ErrUnavailable and says so", err)
+	var refused *redisstore.RefusedError
+	if _, err = s.Take(context.Background(), r); !errors.As(err, &refused) || !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "can't run") {
+		t.Errorf("a user without write permission: got error %v, want a refusal that says so", err)
 	}
+	client := newClient(server)
+	t.Cleanup(func() { _ = client.Close() })
+	c, err := goredis.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = redisstore.New(c, nil); !errors.As(err, &refused) {
+		t.Errorf("a store for a user without write permission: got error %v, want a refusal", err)
+	}
+	redistest.MustCommand(t, server, "ACL", "SETUSER", "default", "+set", "-info")
+	s = newStore(t, newClient(server), time.Hour)
 	if got := s.Warnings(); len(got) != 1 || !strings.Contains(got[0], "INFO") {
 		t.Errorf("a user without INFO: got warnings %q, want one", got)
 	}

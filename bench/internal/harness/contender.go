@@ -120,7 +120,8 @@ func (t Counts) Verify(name string, least int, denied bool) error {
 		want = t.Calls
 	}
 	if t.Calls < least || t.Failed > 0 || t.Denied != want {
-		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, and %d denied; the first error is %v", name, t.Calls, t.Denied, t.Failed, least, want, t.First)
+		err := fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, and %d denied", name, t.Calls, t.Denied, t.Failed, least, want)
+		return errors.Join(err, t.First)
 	}
 	return nil
 }

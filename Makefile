@@ -7,7 +7,7 @@ SHELL := bash
 # Every directory with a go.mod is a module; the root is one of them. A
 # workspace file must not hide what a module lacks.
 MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*')))
-NESTED  := $(filter-out ./,$(MODULES))
+NESTED  := $(filter-out ./ ./server/envoy/ratelimit/peertest/,$(MODULES)) # that one needs a checkout: make peer
 export GOWORK := off
 
 # The newest golangci-lint that the module proxy serves with all it depends on.
@@ -136,7 +136,10 @@ faults: setup ## Break real servers and daemons as docs/reliability.md lists; UP
 	cd faults && go test -count=1 -timeout=30m -faults.full $(if $(UPDATE),-faults.update)
 	go test ./server -count=1 -timeout=30m -run '^TestAttack' -attack.requests=1000000
 	go test ./server/envoy/rls -count=1 -timeout=30m -run '^TestCompatAnswers' -peer.requests=100000
-	cd server/envoy/ratelimit/peertest && go test -count=1 -timeout=30m
+
+.PHONY: peer
+peer: setup ## Compare answers and counters with envoyproxy/ratelimit, of which PEER is a checkout
+	cd server/envoy/ratelimit/peertest && go test -count=1 -timeout=30m -peer.dir=$(abspath $(PEER))
 
 SOAK ?= 5m
 

@@ -6,7 +6,6 @@ package peertest_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -27,7 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-var peerDir = flag.String("peer.dir", "", "checkout of envoyproxy/ratelimit to build instead of the module with the changes in testdata")
+var peerDir = flag.String("peer.dir", "", "checkout of envoyproxy/ratelimit to build; main of July 2026 or newer")
 
 // redis is shared by both services, each with a prefix of its own.
 var redis *redistest.Server
@@ -36,12 +35,12 @@ func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m, redistest.Options{}, func(shared *redistest.Server) { redis = shared }))
 }
 
-// The newest that the module proxy has.
-const peerModule = "github.com/envoyproxy/ratelimit@v1.4.1-0.20260122083618-3fb702589d36"
-
 // peer returns the path of envoyproxy/ratelimit, which it builds once.
 func peer(t *testing.T) string {
 	t.Helper()
+	if *peerDir == "" {
+		t.Fatal("want -peer.dir, a checkout of envoyproxy/ratelimit: make peer PEER=CHECKOUT")
+	}
 	path, err := buildPeer()
 	if err != nil {
 		t.Fatal(err)
@@ -54,38 +53,10 @@ var buildPeer = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	source := *peerDir
-	if source == "" {
-		source = filepath.Join(dir, "source")
-		if err := copyPeer(source); err != nil {
-			return "", err
-		}
-	}
 	path := filepath.Join(dir, "ratelimit")
-	_, err = run(source, "go", "build", "-trimpath", "-o", path, "./src/service_cmd")
+	_, err = run(*peerDir, "go", "build", "-trimpath", "-o", path, "./src/service_cmd")
 	return path, err
 })
-
-// copyPeer copies the source of the module, and changes it.
-func copyPeer(to string) error {
-	text, err := run("", "go", "mod", "download", "-json", peerModule)
-	if err != nil {
-		return err
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal([]byte(text), &module); err != nil {
-		return err
-	}
-	if err := os.CopyFS(to, os.DirFS(module.Dir)); err != nil {
-		return err
-	}
-	patch, err := filepath.Abs("testdata/july.patch")
-	if err != nil {
-		return err
-	}
-	_, err = run(to, "git", "apply", "-p2", patch)
-	return err
-}
 
 func run(dir, name string, args ...string) (string, error) {
 	c := exec.Command(name, args...) //nolint:noctx // ends with the test

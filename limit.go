@@ -138,9 +138,10 @@ type Limit struct {
 	// in use. A window owes units: a larger Count frees units at once. A bucket
 	// owes time: a larger Burst frees units at once, a larger Count makes it
 	// refill sooner, and from 60/1m to 600/1m both grow, so nothing is free at
-	// once. Lowering a limit frees nothing: what a key has used beyond it stays
-	// used. A limit without a name is identified by all of its fields: equal limits share the state of a
-	// key in a store. At most 64 bytes. Optional.
+	// once. Lowering a limit frees nothing, with two exceptions that docs/verbs.md
+	// names: what a key has used beyond it stays used. A limit without a name is
+	// identified by all of its fields: equal limits share the state of a key in a
+	// store. At most 64 bytes. Optional.
 	//
 	// The daemon names the limit of a rule as the rule. A program that uses the
 	// same store reaches the state of a rule by a limit of that name and

@@ -249,7 +249,7 @@ func (c *checker) tryTakeAll() error {
 	return nil
 }
 
-// tryIDs repeats a take under its ID, tries another, and gives back what was taken.
+// tryIDs repeats a take under its ID, tries another, and refunds what was taken.
 func (c *checker) tryIDs(a penstock.Algorithm) error {
 	r := penstock.Request{Key: "id", Limit: penstock.Limit{Algorithm: a}, Cost: 1, ID: "1"}
 	other, refund := r, r

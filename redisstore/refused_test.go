@@ -182,7 +182,7 @@ func TestStoreTellsRefusalsFromOutages(t *testing.T) {
 	}{
 		{"-NOPERM this user has no permissions to run the 'evalsha' command", true},
 		{"-ERR bad lua script for redis cluster, redis.call/pcall, wrong number of arguments for 'pexpire' command", true},
-		{"-ERR something that nobody has seen before", true},
+		{"-ERR something that no reference lists", true},
 		{"-upstream failure", false},
 		{"-OOM command not allowed when used memory > 'maxmemory'.", false},
 	} {
@@ -220,7 +220,7 @@ func TestRefusalsByText(t *testing.T) {
 		"ERR ACL failure in script: User limiter has no permissions to run the 'get' command",
 		"NOAUTH Authentication required.", "DENIED Redis is running in protected mode",
 		"MOVED 3999 127.0.0.1:6381", "ERR Write commands not allowed after non deterministic commands",
-		"ERR words of a proxy that nobody knows",
+		"ERR words of an unknown proxy",
 	} {
 		if !redisstore.IsRefusal(errors.New(text)) {
 			t.Errorf("%s: want a refusal", text)

@@ -61,7 +61,7 @@ func (r *Rate) Capacity() int64 { return r.Burst * r.Interval }
 func (r *Rate) Reach() int64 { return max(r.Capacity(), minute) }
 
 // MaxDebt returns the largest debt that a bucket can have. A rate that admits nothing
-// keeps any debt: nobody waits for it, and another rate may continue.
+// keeps any debt: no caller waits for it, and a later rate may continue with it.
 func (r *Rate) MaxDebt() int64 {
 	if r.Burst == 0 {
 		return exactInteger / 2

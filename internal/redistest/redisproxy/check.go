@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What Alibaba's proxy replies to a script that it refuses. The last two are assumed: nobody has
+// What Alibaba's proxy replies to a script that it refuses. The last two are assumed: no user has
 // reported them.
 const (
 	badScript     = "ERR bad lua script for redis cluster, "

@@ -21,7 +21,7 @@ const Close = ""
 
 const crossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
 
-// The presets follow what the services document, what their users report, and where nobody says, what
+// The presets follow what the services document, what their users report, and where neither says, what
 // is hardest for a client.
 var (
 	// FirstKey says that it is a Redis, and runs every script on the server of its first key.

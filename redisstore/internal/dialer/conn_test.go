@@ -122,7 +122,7 @@ func TestDialerLostWriteSince(t *testing.T) {
 	}
 }
 
-// Others that are idle look open for as long as nobody uses them.
+// Others that are idle look open for as long as no call uses them.
 func TestDialerTellsThatServerMayBeReplaced(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

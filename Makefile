@@ -37,7 +37,7 @@ SEQUENTIAL := address algorithm doctest fixedseed hashtable monotime setassoc si
 RACY        = $(filter-out $(addprefix %/internal/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
 
 # These start first, because nothing else is left to run beside the last one.
-SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./internal/simulation ./server/rules
+SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./internal/simulation ./rules
 
 .PHONY: help
 help: ## Show this help

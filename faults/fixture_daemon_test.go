@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/redistest"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // binary builds the daemon, once, into a folder that TestMain removes.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 var update = flag.Bool("update", false, "write the generated tables into docs/configuration.md")

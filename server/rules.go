@@ -10,8 +10,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // openRules loads the rules at startup, where an error is fatal. In place of

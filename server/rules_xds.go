@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/envoy/xds"
-	"github.com/penstock-io/penstock/server/rules"
 	"github.com/prometheus/client_golang/prometheus"
 )
 

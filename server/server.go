@@ -14,13 +14,13 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/overrides"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A Server serves the gRPC, HTTP, RESP and admin APIs from one store and one set of rules.

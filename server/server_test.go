@@ -18,8 +18,8 @@ import (
 
 	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	envoyrls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server"
-	"github.com/penstock-io/penstock/server/rules"
 	"github.com/redis/rueidis"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"

@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/lograte"
 	"github.com/penstock-io/penstock/internal/spelling"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // An unmatchedLog warns of descriptors that no rule matches, once for each unknown domain

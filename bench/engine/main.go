@@ -25,9 +25,9 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A workload is what decisions are made with, and the most that one may take: in all, or

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
-	"github.com/penstock-io/penstock/server/rules"
 	"github.com/spf13/cobra"
 )
 

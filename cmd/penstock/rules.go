@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/spf13/cobra"
 )
 

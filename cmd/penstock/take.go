@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/spf13/cobra"
 )
 

@@ -3,9 +3,9 @@ package adminapi
 import (
 	"net/http"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // An Explanation is the response of /v1/explain.

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/observe"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // The bounds of one inspection: how many rules that a text may be a key of are searched, by one call

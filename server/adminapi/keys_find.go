@@ -6,10 +6,10 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/spelling"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A keyTarget is a key of a store, and the limit that it is counted under.

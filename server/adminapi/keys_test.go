@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A key is peeked at, refunded and reset, by rule, by entries and by limit.

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/fixedseed"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // Whatever overrides a key has had, traffic and operators find the units that it has used,

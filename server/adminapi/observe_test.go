@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // decode sends a request and decodes the response.

@@ -13,12 +13,12 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/openapitest"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // An apiTest checks every exchange against openapi.yaml.

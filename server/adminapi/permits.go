@@ -5,9 +5,9 @@ import (
 	"net/http"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // The response of /v1/permits: the rules with a concurrent limit. More means that there are

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // handleStats answers /stats as envoyproxy/ratelimit does, whose page has no counters either.

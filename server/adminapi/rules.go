@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A Reload is how the last load of the rules ended.

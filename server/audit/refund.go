@@ -2,8 +2,8 @@ package audit
 
 import (
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // This file is about the APIs that carry traffic. There, a refund or reset is a request

@@ -16,9 +16,9 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/client"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 func TestClientWithLimiter(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 const failureRules = modelRules + `

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/overrides"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A found is a request, and what find has found of it.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // A rule may have further limits on the same keys, each of them a rule of its own. A descriptor is

@@ -4,7 +4,7 @@ import (
 	"cmp"
 
 	"github.com/penstock-io/penstock/internal/hitcount"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // addLookup counts a descriptor that was decided, a peek included, in the lookups of denials.

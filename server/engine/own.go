@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // This file is about descriptors that bring their own limit, which Envoy calls an override.

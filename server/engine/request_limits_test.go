@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // notExempt is the right of a remote caller.

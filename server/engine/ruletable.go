@@ -6,8 +6,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/overrides"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A ruleTable is a set of rules with precomputed state for each.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // unmatchedOf returns the counters of unmatched requests in one line.

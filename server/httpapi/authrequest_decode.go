@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // An authRequest is the request of /v1/auth. It is decoded from the URL, which the

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 var update = flag.Bool("update", false, "write the answers of the commands into docs/http.md")

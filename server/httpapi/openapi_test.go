@@ -22,11 +22,11 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/envoy/rls"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/internal/openapitest"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // withSource returns a store whose decisions have the source.

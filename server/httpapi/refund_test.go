@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // An refundCaller is a caller of the HTTP API that may refund where there is no token, or

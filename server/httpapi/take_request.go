@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/takecall"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // maxEntries bounds the entries of a descriptor, whatever more the engine accepts from Envoy:

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/history"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A LiveQuery selects what a [Live] contains.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A board keeps the last summary of each daemon.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/setassoc"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // An offence is a key that has been denied as often as the penalty of its rule says.

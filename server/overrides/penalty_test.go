@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 var harsh = &rules.Penalty{After: 100, Within: time.Minute, For: time.Minute, UpTo: time.Hour}

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/takecall"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // Bounds of a request, whatever more the engine accepts from Envoy: its requests follow from a

@@ -13,8 +13,8 @@ import (
 	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A simulation runs a service, proxies and another API on one clock, without goroutines.

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A streamError ends a stream.

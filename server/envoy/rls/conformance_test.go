@@ -22,9 +22,9 @@ import (
 
 	"github.com/penstock-io/penstock"
 	_ "github.com/penstock-io/penstock/internal/fixedseed"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/requestlimits"
-	"github.com/penstock-io/penstock/server/rules"
 	"github.com/penstock-io/penstock/storetest"
 )
 

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A call allocates the bytes of the response, and three small objects that hand them to

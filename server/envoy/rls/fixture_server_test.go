@@ -16,9 +16,9 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/envoy/rls"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // redis is a server with a clock that the tests set. Tests share it, each with its own

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // Invalid UTF-8 in an entry is replaced, since protobuf cannot encode it.

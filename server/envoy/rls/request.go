@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A Request is Envoy's RateLimitRequest.

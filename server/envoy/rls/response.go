@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A Response is Envoy's RateLimitResponse.

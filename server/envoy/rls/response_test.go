@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func drawResponse(t *rapid.T) *Response {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // Errors for requests that are not decided. The engine has more.

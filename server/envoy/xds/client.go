@@ -14,8 +14,8 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/durable"
-	"github.com/penstock-io/penstock/server/rules"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"

@@ -15,10 +15,10 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/penstock-io/penstock/server/envoy/xds/xdstest"
-	"github.com/penstock-io/penstock/server/rules"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 )

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/penstock-io/penstock/server/envoy/xds/xdstest"
-	"github.com/penstock-io/penstock/server/rules"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"

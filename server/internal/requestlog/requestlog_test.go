@@ -14,9 +14,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // newLog returns a log whose lines have no time.

@@ -2,8 +2,8 @@ package takecall
 
 import (
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A Reply is the answer to a call, to one of its descriptors, or to a list of calls.

@@ -17,8 +17,8 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/internal/redistest/redisproxy"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/overrides"
-	"github.com/penstock-io/penstock/server/rules"
 )
 
 // redis is shared by the tests that need no server of their own.

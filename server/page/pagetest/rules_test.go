@@ -48,7 +48,7 @@ func parseDescriptor(line string) descriptor {
 
 // The page explains as the command does, for every case of the matcher's tests.
 func TestExplainEqualsTheCommand(t *testing.T) {
-	names, err := filepath.Glob("../../rules/testdata/*.txtar")
+	names, err := filepath.Glob("../../../rules/testdata/*.txtar")
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no test cases: %v", err)
 	}

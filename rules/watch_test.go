@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // ruleFile returns a file with one rule of n requests per second.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func TestLoadReadsDirectory(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func TestParseSettle(t *testing.T) {

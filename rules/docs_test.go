@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
-const rulesPage = "../../docs/rules.md"
+const rulesPage = "../docs/rules.md"
 
 func readRulesPage(t *testing.T) string {
 	t.Helper()

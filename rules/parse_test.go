@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func parse(t *testing.T, text string) *rules.Set {

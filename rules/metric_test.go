@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 // The paths are those of envoyproxy/ratelimit: detailed_metric tells all values, value_to_metric

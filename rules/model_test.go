@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	_ "github.com/penstock-io/penstock/internal/fixedseed"
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 	"pgregory.net/rapid"
 )
 

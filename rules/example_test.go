@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 const exampleFile = `

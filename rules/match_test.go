@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func TestMatchAllocatesNothing(t *testing.T) {

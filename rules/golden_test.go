@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/rogpeppe/go-internal/txtar"
 )
 

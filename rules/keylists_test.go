@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func TestKeyListsAreThoseOfRules(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/penstock-io/penstock/server/rules"
+	"github.com/penstock-io/penstock/rules"
 )
 
 func TestParseKeepFree(t *testing.T) {

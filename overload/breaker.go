@@ -32,6 +32,12 @@ type BreakerOptions struct {
 	// call whose caller canceled it counts as neither. Default: every error.
 	IsFailure func(error) bool
 
+	// OnChange is called when the breaker has opened, begins to recover, or has
+	// closed, by the call that changed it and in the order of the changes. Its
+	// key is that of a [BreakerGroup], and "" for a single Breaker. It may use
+	// the breaker. Default: none.
+	OnChange func(key string, from, to BreakerState)
+
 	// Now is the clock, for tests and simulations. It must be safe for
 	// concurrent use. Default: the machine's monotonic clock.
 	Now func() time.Time
@@ -64,6 +70,7 @@ type Breaker struct {
 	rules     breaker.Options
 	state     breaker.Breaker // opens and closes; see package internal/breaker
 	pending   breaker.Pending // the calls in flight
+	watch     *breakerWatch   // nil without OnChange
 }
 
 // NewBreaker returns a closed breaker. Nil options mean all defaults.
@@ -72,15 +79,18 @@ func NewBreaker(o *BreakerOptions) *Breaker {
 		o = &BreakerOptions{}
 	}
 	b := &Breaker{isFailure: o.IsFailure, clock: monotime.New(o.Now), rules: o.rules()}
-	b.init(o, &b.rules)
+	b.init("", o, &b.rules)
 	return b
 }
 
-func (b *Breaker) init(o *BreakerOptions, rules *breaker.Options) {
+func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options) {
 	slow := orDefault(o.Slow, defaultSlow)
 	b.slow = int64(slow)
 	b.pending.Init(slow)
 	b.state.Options = rules
+	if o.OnChange != nil {
+		b.watch = &breakerWatch{key: key, onChange: o.OnChange}
+	}
 }
 
 func (o *BreakerOptions) rules() breaker.Options {
@@ -148,6 +158,7 @@ func (b *Breaker) allow(now int64) (c Call, retryAfter time.Duration) {
 }
 
 func (b *Breaker) allowUnhealthy(now int64) (c Call, retryAfter time.Duration) {
+	defer b.noticeChange()
 	t, ok := b.state.Admit(now)
 	if overdue := b.pending.Sweep(t.Generation, now); overdue > 0 && b.state.FailAll(t, now, overdue) {
 		ok = false
@@ -188,6 +199,7 @@ func (c Call) Done(o Outcome) {
 func (c Call) isProbe() bool { return c.mark >= probeBit }
 
 func (c Call) endProbe(o Outcome, now int64) {
+	defer c.breaker.noticeChange()
 	t := breaker.Ticket{Generation: c.generation, Probe: int64(c.mark &^ probeBit)}
 	if o == Canceled {
 		c.breaker.state.AbandonProbe(t, now)
@@ -201,6 +213,7 @@ func (c Call) report(o Outcome, now int64) {
 	switch o {
 	case Failure:
 		c.breaker.state.Fail(t, now)
+		c.breaker.noticeChange()
 	case Success:
 		c.breaker.state.Succeed(t, now)
 	}

@@ -115,7 +115,7 @@ func (g *BreakerGroup) acquireNew(key string) *groupBreaker {
 			return nil
 		}
 		b = &groupBreaker{Breaker: Breaker{isFailure: g.options.IsFailure, clock: g.shared.clock}}
-		b.init(&g.options, &g.shared.rules)
+		b.init(key, &g.options, &g.shared.rules)
 		g.breakers[key] = b
 	}
 	b.inFlight.Add(1)

@@ -87,6 +87,7 @@ func (s *StreamCall) Done(o Outcome) {
 	case s.phase == streamAnswered && o == Failure:
 		b := s.call.breaker
 		b.state.FailAnswered(breaker.Ticket{Generation: s.call.generation}, b.clock.Now())
+		defer b.noticeChange()
 	}
 	s.phase = streamDone
 	s.entry.inFlight.Add(-1)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -415,5 +416,64 @@ func TestBreakerAllowAndDoneDoNotAllocate(t *testing.T) {
 func TestCallFitsRegisters(t *testing.T) {
 	if size := unsafe.Sizeof(overload.Call{}); size > 32 {
 		t.Errorf("a Call has %d bytes, want at most 32", size)
+	}
+}
+
+func TestBreakerReportsChangesInOrder(t *testing.T) {
+	var changes []string
+	var c *client
+	c = newClient(overload.BreakerOptions{OnChange: func(_ string, from, to overload.BreakerState) {
+		changes = append(changes, from.String()+" to "+to.String())
+		if got := c.breaker.State(); got != to {
+			t.Errorf("state in OnChange: got %v, want %v", got, to)
+		}
+		_, _ = c.breaker.Allow() // OnChange may use the breaker
+	}}, 200)
+	c.run(time.Second)
+	c.service = dead
+	c.run(10 * time.Second)
+	c.service = healthy
+	c.run(20 * time.Second)
+	want := []string{"closed to open", "open to recovering", "recovering to closed"}
+	if !slices.Equal(changes, want) {
+		t.Errorf("changes: got %q, want %q", changes, want)
+	}
+}
+
+// Each change is reported once, and each begins where the one before it ended, also if several calls
+// find it at the same time.
+func TestBreakerGroupReportsEachChangeOnce(t *testing.T) {
+	var mu sync.Mutex
+	last, changes := map[string]overload.BreakerState{}, 0
+	o := overload.BreakerGroupOptions{BreakerOptions: overload.BreakerOptions{
+		Wait: time.Microsecond, MaxWait: time.Microsecond, Ramp: time.Microsecond,
+		OnChange: func(key string, from, to overload.BreakerState) {
+			mu.Lock()
+			defer mu.Unlock()
+			if from != last[key] || from == to {
+				t.Errorf("%s: from %v to %v after %v", key, from, to, last[key])
+			}
+			last[key] = to
+			changes++
+		},
+	}}
+	g := overload.NewBreakerGroup(&o)
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for n := range 2000 {
+				key := string(rune('a' + (i+n)%2))
+				_ = g.Do(t.Context(), key, func(context.Context) error {
+					if n/20%2 == 0 {
+						return errBroken
+					}
+					return nil
+				})
+			}
+		})
+	}
+	group.Wait()
+	if changes == 0 {
+		t.Error("no change was reported")
 	}
 }

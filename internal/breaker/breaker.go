@@ -246,6 +246,9 @@ func (b *Breaker) increaseWait() {
 // IsOpen reports whether the breaker stops calls.
 func (b *Breaker) IsOpen() bool { return b.state.Load()&flagOpen != 0 }
 
+// IsRamping reports whether the breaker closed recently, and does not admit all calls yet.
+func (b *Breaker) IsRamping() bool { return b.state.Load()&(flagOpen|flagRamping) == flagRamping }
+
 // IsHealthy reports whether the breaker is closed and has nothing to remember.
 func (b *Breaker) IsHealthy() bool { return b.state.Load()&(oneGeneration-1) == 0 }
 

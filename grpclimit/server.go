@@ -3,10 +3,11 @@ package grpclimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -14,7 +15,6 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/internal/charge"
-	"github.com/penstock-io/penstock/internal/lograte"
 )
 
 // UnaryServer returns an interceptor that charges each unary call to its client
@@ -28,8 +28,7 @@ import (
 func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor {
 	p := newProtection(lim, o)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		call := Call{Method: info.FullMethod, Message: req}
-		within, release, err := p.enter(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
+		within, release, err := p.enter(ctx, Call{Method: info.FullMethod, Message: req}, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
 		if err != nil {
 			return nil, err
 		}
@@ -62,6 +61,7 @@ func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerIntercepto
 // delays the client instead, as long as its queue has room.
 func MessageServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
 	p := newProtection(lim, o)
+	p.guard.NoPermits = true
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		m := &meteredStream{ServerStream: ss, protection: p, method: info.FullMethod}
 		err := handler(srv, m)
@@ -88,18 +88,26 @@ func (s *meteredStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	err := s.protection.admit(s.Context(), Call{Method: s.method, Message: m}, s.SetTrailer)
+	_, _, err := s.protection.enter(s.Context(), Call{Method: s.method, Message: m}, s.SetTrailer)
 	if err != nil {
 		s.denied.Store(&err)
 	}
 	return err
 }
 
+// A heldStream has the context of a permit.
+type heldStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the context of the permit.
+func (s *heldStream) Context() context.Context { return s.ctx }
+
 // A protection is the compiled options.
 type protection struct {
 	Options
-	plan     *charge.Plan[arrival, struct{}]
-	errorLog *lograte.Sampler
+	guard *charge.Guard[arrival, struct{}]
 }
 
 // An arrival is a call with its context, as limiters, keys and costs are chosen by.
@@ -108,26 +116,38 @@ type arrival struct {
 	call Call
 }
 
-// A chargeList is the charges of a call.
-type chargeList = charge.List[arrival, struct{}]
+// A passage is what was decided about a call.
+type passage = charge.Passage[arrival, struct{}]
+
+// errPermitBesideOthers means that a call has a concurrent limit among others, or messages
+// have one.
+var errPermitBesideOthers = &codedError{codes.Internal, fmt.Errorf(
+	"%w: a concurrent limit cannot have Additional, or limit messages: use two interceptors", penstock.ErrBadLimit)}
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	if o == nil {
 		o = &Options{}
 	}
 	resolver := address.NewResolver(o.Proxies, o.IPv6Prefix)
-	plan := &charge.Plan[arrival, struct{}]{
+	g := &charge.Guard[arrival, struct{}]{
 		Package: "grpclimit", PermitsAlone: errPermitBesideOthers,
 		Address: func(a arrival) string { return addressOf(a.ctx, resolver, len(o.Proxies) > 0) },
 		Extra:   func(int, string) (none struct{}) { return none },
+		Skip:    ofArrival(o.Skip), Shadow: o.Shadow != nil,
 	}
 	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost}
 	for _, c := range append([]Charge{first}, o.Additional...) {
-		plan.Charges = append(plan.Charges, charge.Charge[arrival]{
+		g.Charges = append(g.Charges, charge.Charge[arrival]{
 			Limiter: c.Limiter, LimiterFor: ofArrival(c.LimiterFor), Key: ofArrival(c.Key), Cost: ofArrival(c.Cost),
 		})
 	}
-	return &protection{Options: *o, plan: plan.Prepare(), errorLog: lograte.PerSecond()}
+	if o.OnError != nil {
+		g.OnError = func(a arrival, err error) { o.OnError(a.ctx, a.call, err) }
+	}
+	if o.Unavailable != nil {
+		g.Unavailable = func(a arrival, err error) error { return o.Unavailable(a.ctx, a.call, err) }
+	}
+	return &protection{Options: *o, guard: g.Prepare()}
 }
 
 func ofArrival[T any](f func(context.Context, Call) T) func(arrival) T {
@@ -137,51 +157,21 @@ func ofArrival[T any](f func(context.Context, Call) T) func(arrival) T {
 	return func(a arrival) T { return f(a.ctx, a.call) }
 }
 
-// inlineParts is how many charges fit on the stack.
-const inlineParts = 4
-
-// admit returns nil when the call may go on, after its delay.
-func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metadata.MD)) error {
-	if p.Skip != nil && p.Skip(ctx, call) {
-		return nil
-	}
-	l := p.plan.For(arrival{ctx, call})
-	if l.Permits {
-		p.report(ctx, call, errPermitBesideOthers)
-		return errPermitBesideOthers
-	}
-	return p.admitTo(ctx, call, l, setTrailer)
-}
-
-// admitTo is admit with the charges of the call.
-func (p *protection) admitTo(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) error {
-	var room [inlineParts]charge.Part
-	parts := append(room[:0], make([]charge.Part, len(l.Items))...)
-	began := l.Now()
-	decided, allowed, err := l.Take(ctx, arrival{ctx, call}, parts)
-	if allowed && err != nil {
-		return p.fail(ctx, call, l, parts, decided, began, err)
-	}
-	p.report(ctx, call, err) // a denial whose refund failed
+// enter returns the context in which a call may go on, after its delay. If the call holds a permit,
+// release is not nil and must be called.
+func (p *protection) enter(ctx context.Context, call Call, setTrailer func(metadata.MD)) (within context.Context, release func(), err error) {
+	var decided passage
+	err = p.guard.Enter(ctx, arrival{ctx, call}, &decided)
 	switch {
-	case p.Shadow != nil:
-		if !allowed {
-			p.Shadow(ctx, call, answers(l, parts[:decided]))
-		}
-		return nil
-	case !allowed:
-		return p.deny(ctx, call, answers(l, parts[:decided]), setTrailer)
+	case errors.Is(err, penstock.ErrBadCost), err != nil && errors.Is(err, ctx.Err()):
+		err = asStatus(err)
+	case err != nil: // has a code, or is the one that Unavailable returned
+	case decided.Denied && p.Shadow != nil:
+		p.Shadow(ctx, call, answers(&decided))
+	case decided.Denied:
+		err = p.deny(ctx, call, answers(&decided), setTrailer)
 	}
-	return p.awaitDelay(ctx, call, l, parts)
-}
-
-// awaitDelay waits for the call's delay.
-func (p *protection) awaitDelay(ctx context.Context, call Call, l *chargeList, parts []charge.Part) error {
-	passed, err := l.AwaitDelay(ctx, parts)
-	if p.report(ctx, call, err); !passed {
-		return asStatus(ctx.Err())
-	}
-	return nil
+	return decided.Context, decided.Release, err
 }
 
 func addressOf(ctx context.Context, resolver *address.Resolver, proxied bool) string {
@@ -196,46 +186,6 @@ func addressOf(ctx context.Context, resolver *address.Resolver, proxied bool) st
 	return resolver.Key(from.Addr.String(), forwarded)
 }
 
-// fail handles a call that not all limiters could decide. If it passes, it stays
-// charged to those that could: a limit in memory must not fail with a remote
-// store. One that costs nothing passes. A call that its client has cancelled does not pass; otherwise
-// cancelling calls would bypass the limits of a slow store.
-func (p *protection) fail(ctx context.Context, call Call, l *chargeList, parts []charge.Part, decided int, since time.Time, err error) error {
-	p.report(ctx, call, err)
-	if p.Shadow != nil {
-		return nil
-	}
-	refusal := p.refusal(ctx, call, parts[decided:], err)
-	if refusal == nil {
-		return p.awaitDelay(ctx, call, l, parts[:decided])
-	}
-	p.report(ctx, call, l.Refund(ctx, parts[:decided], since))
-	return refusal
-}
-
-// refusal returns the error of an undecided call, or nil if it passes.
-func (p *protection) refusal(ctx context.Context, call Call, undecided []charge.Part, err error) error {
-	switch {
-	case errors.Is(err, penstock.ErrBadCost):
-		return asStatus(err)
-	case ctx.Err() != nil:
-		return asStatus(ctx.Err())
-	case p.Unavailable != nil && charge.Undecided(undecided):
-		return p.Unavailable(ctx, call, err)
-	}
-	return nil
-}
-
-func (p *protection) report(ctx context.Context, call Call, err error) {
-	switch {
-	case err == nil:
-	case p.OnError != nil:
-		p.OnError(ctx, call, err)
-	default:
-		p.errorLog.LogError(ctx, err)
-	}
-}
-
 func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.Answer, setTrailer func(metadata.MD)) error {
 	setTrailer(pushback(answers))
 	if p.Instead != nil {
@@ -246,12 +196,6 @@ func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.An
 	return Denial(answers)
 }
 
-func answers(l *chargeList, parts []charge.Part) []httplimit.Answer {
-	answers := make([]httplimit.Answer, len(parts))
-	for i := range parts {
-		answers[i] = httplimit.Answer{
-			Policy: l.Items[i].Name, Limit: l.Items[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
-		}
-	}
-	return answers
+func answers(decided *passage) []httplimit.Answer {
+	return charge.AppendAnswers([]httplimit.Answer(nil), decided)
 }

@@ -2,14 +2,13 @@ package httplimit
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/charge"
-	"github.com/penstock-io/penstock/internal/lograte"
 )
 
 // A Charge says which limiter a request is charged to, under which key, and how
@@ -131,12 +130,11 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 // A protection is middleware without its handler.
 type protection struct {
 	Options
-	plan     *charge.Plan[*http.Request, extra]
-	errorLog *lograte.Sampler
+	guard *charge.Guard[*http.Request, extra]
 }
 
-// A chargeList is the charges of a request.
-type chargeList = charge.List[*http.Request, extra]
+// A passage is what was decided about a request.
+type passage = charge.Passage[*http.Request, extra]
 
 // extra is what the middleware knows of a limit beside its charge.
 type extra struct {
@@ -144,21 +142,30 @@ type extra struct {
 	body  []byte // of the problem, when the limit alone denies
 }
 
+// errPermitBesideOthers means that a request has a concurrent limit among others. What a
+// request of several limits was charged is settled, while permits are released.
+var errPermitBesideOthers = fmt.Errorf(
+	"httplimit: %w: a concurrent limit cannot have After or Additional: protect the handler twice", penstock.ErrBadLimit)
+
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost, After: o.After}
 	given := append([]Charge{first}, o.Additional...)
-	plan := &charge.Plan[*http.Request, extra]{
+	g := &charge.Guard[*http.Request, extra]{
 		Package: "httplimit", Unnamed: "default", PermitsAlone: errPermitBesideOthers, Address: ClientIP(o),
 		Extra: func(i int, name string) extra {
 			return extra{given[i].After, QuotaExceeded([]Answer{{Policy: name}}).body()}
 		},
+		Skip: o.Skip, Shadow: o.Shadow != nil, OnError: o.OnError,
 	}
 	for _, c := range given {
-		plan.Charges = append(plan.Charges, charge.Charge[*http.Request]{
+		g.Charges = append(g.Charges, charge.Charge[*http.Request]{
 			Limiter: c.Limiter, LimiterFor: c.LimiterFor, Key: c.Key, Cost: c.Cost, Settles: c.After != nil,
 		})
 	}
-	return &protection{Options: *o, plan: plan.Prepare(), errorLog: lograte.PerSecond()}
+	if o.Unavailable != nil {
+		g.Unavailable = func(_ *http.Request, err error) error { return err }
+	}
+	return &protection{Options: *o, guard: g.Prepare()}
 }
 
 // protected is middleware with its handler.
@@ -167,73 +174,38 @@ type protected struct {
 	next http.Handler
 }
 
-// inlineParts is how many charges fit on the stack.
-const inlineParts = 4
-
 // ServeHTTP charges the request and serves or denies it.
 func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.Skip != nil && p.Skip(r) {
-		p.next.ServeHTTP(w, r)
-		return
+	var decided passage
+	err := p.guard.Enter(r.Context(), r, &decided)
+	if decided.Release != nil {
+		defer decided.Release()
+		r = r.WithContext(decided.Context)
 	}
-	l := p.plan.For(r)
-	if l.Permits {
-		p.hold(w, r, l)
-		return
+	if decided.Shown {
+		p.setHeaders(w.Header(), &decided)
 	}
-	var room [inlineParts]charge.Part
-	parts := append(room[:0], make([]charge.Part, len(l.Items))...)
-	since := l.Now()
-	decided, allowed, err := l.Take(r.Context(), r, parts)
-	if allowed && err != nil {
-		p.fail(w, r, l, parts, decided, since, err)
-		return
-	}
-	p.report(r, err) // a denial whose refund failed
 	switch {
-	case p.Shadow != nil && !allowed:
-		p.Shadow(r, answers(l, parts[:decided]))
+	case err != nil:
+		p.refuse(w, r, err)
+	case decided.Denied && p.Shadow != nil:
+		p.Shadow(r, answers(&decided))
 		p.next.ServeHTTP(w, r)
-	case p.Shadow != nil:
-		p.serve(w, r, l, parts, since)
-	case !allowed:
-		p.deny(w, r, l, parts[:decided])
+	case decided.Denied:
+		p.deny(w, r, &decided)
 	default:
-		p.setHeaders(w.Header(), l, parts)
-		p.pass(w, r, l, parts, since)
+		p.serve(w, r, &decided)
 	}
 }
 
-// pass serves an allowed request after its delay.
-func (p *protected) pass(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
-	passed, err := l.AwaitDelay(r.Context(), parts)
-	if p.report(r, err); !passed {
-		ServiceUnavailable(w, r, r.Context().Err())
-		return
-	}
-	p.serve(w, r, l, parts, since)
-}
-
-// fail handles a request that not all limiters could decide. If it passes, it
-// stays charged to those that could: a limit in memory must not fail with a
-// remote store. One that costs nothing passes. A request whose client has disconnected is not served;
-// otherwise sending and cancelling requests would bypass the limits of a slow store.
-func (p *protected) fail(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, decided int, since time.Time, err error) {
-	p.report(r, err)
-	granted, passes := parts[:decided], p.Unavailable == nil || !charge.Undecided(parts[decided:])
+// refuse answers a request that was not decided.
+func (p *protection) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
-	case p.Shadow != nil:
-		p.serve(w, r, l, granted, since)
-		return
-	case passes && r.Context().Err() == nil && !errors.Is(err, penstock.ErrBadCost):
-		p.pass(w, r, l, granted, since)
-		return
-	}
-	p.report(r, l.Refund(r.Context(), granted, since))
-	switch {
+	case errors.Is(err, errPermitBesideOthers):
+		WriteProblem(w, Problem{Status: http.StatusInternalServerError, Detail: "the limits of this request cannot be combined"})
 	case errors.Is(err, penstock.ErrBadCost):
 		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: badCost(err)})
-	case p.Unavailable == nil || r.Context().Err() != nil:
+	case r.Context().Err() != nil:
 		ServiceUnavailable(w, r, err)
 	default:
 		p.Unavailable(w, r, err)
@@ -250,16 +222,6 @@ func badCost(err error) string {
 	return text
 }
 
-func (p *protection) report(r *http.Request, err error) {
-	switch {
-	case err == nil:
-	case p.OnError != nil:
-		p.OnError(r, err)
-	default:
-		p.errorLog.LogError(r.Context(), err)
-	}
-}
-
 // ServiceUnavailable, as [Options.Unavailable], answers with status 503 and a
 // problem of type [TypeReducedCapacity].
 func ServiceUnavailable(w http.ResponseWriter, _ *http.Request, _ error) {
@@ -271,43 +233,33 @@ func ServiceUnavailable(w http.ResponseWriter, _ *http.Request, _ error) {
 }
 
 // setHeaders sets the rate limit header fields.
-func (p *protection) setHeaders(h http.Header, l *chargeList, parts []charge.Part) {
+func (p *protection) setHeaders(h http.Header, decided *passage) {
 	if p.Headers >= NoHeaders {
 		return
 	}
-	var room [inlineParts]Answer
-	p.Headers.SetHeaders(h, slices.DeleteFunc(appendAnswers(room[:0], l, parts), func(a Answer) bool { return !a.isKnown() }))
+	var room [4]Answer
+	p.Headers.SetHeaders(h, slices.DeleteFunc(charge.AppendAnswers(room[:0], decided), func(a Answer) bool { return !a.isKnown() }))
 }
 
 // deny answers a denied request.
-func (p *protection) deny(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part) {
-	p.setHeaders(w.Header(), l, parts)
+func (p *protection) deny(w http.ResponseWriter, r *http.Request, decided *passage) {
 	if p.Instead != nil {
-		p.Instead(w, r, answers(l, parts))
+		p.Instead(w, r, answers(decided))
 		return
 	}
 	at := -1
-	for i := range parts {
-		if parts[i].Decision.Allowed {
+	for i, part := range decided.Parts() {
+		if part.Decision.Allowed {
 			continue
 		}
-		if at >= 0 || parts[i].Decision.RetryAfter == penstock.Never {
-			WriteProblem(w, QuotaExceeded(answers(l, parts)))
+		if at >= 0 || part.Decision.RetryAfter == penstock.Never {
+			WriteProblem(w, QuotaExceeded(answers(decided)))
 			return
 		}
 		at = i
 	}
-	writeBody(w, http.StatusTooManyRequests, l.Items[at].Extra.body)
+	writeBody(w, http.StatusTooManyRequests, decided.List.Items[at].Extra.body)
 }
 
 // answers returns the decisions in a slice that callbacks may keep.
-func answers(l *chargeList, parts []charge.Part) []Answer { return appendAnswers(nil, l, parts) }
-
-func appendAnswers(answers []Answer, l *chargeList, parts []charge.Part) []Answer {
-	for i := range parts {
-		answers = append(answers, Answer{
-			Policy: l.Items[i].Name, Limit: l.Items[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
-		})
-	}
-	return answers
-}
+func answers(decided *passage) []Answer { return charge.AppendAnswers([]Answer(nil), decided) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -93,9 +92,7 @@ func FreeServerErrors(r Response) int64 {
 
 // A settlement is a request that is settled after it was served.
 type settlement struct {
-	charges  *chargeList
-	parts    []charge.Part
-	since    time.Time   // before they were taken
+	passage
 	outer    *settlement // of outer middleware
 	cost     atomic.Int64
 	reported atomic.Bool
@@ -103,13 +100,13 @@ type settlement struct {
 
 type settlementKey struct{}
 
-// serve serves an allowed request and settles its cost.
-func (p *protected) serve(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
-	if !l.Settles || len(parts) == 0 {
+// serve serves a request that goes on and settles its cost.
+func (p *protected) serve(w http.ResponseWriter, r *http.Request, decided *passage) {
+	if decided.List == nil || !decided.List.Settles {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	s := &settlement{charges: l, parts: slices.Clone(parts), since: since}
+	s := &settlement{passage: *decided}
 	s.outer, _ = r.Context().Value(settlementKey{}).(*settlement)
 	inner := r.WithContext(context.WithValue(r.Context(), settlementKey{}, s))
 	recorder, body := &statusRecorder{ResponseWriter: w}, recordBody(inner)
@@ -129,19 +126,19 @@ func (p *protected) serve(w http.ResponseWriter, r *http.Request, l *chargeList,
 // settle charges the true costs from part i on. If a [Charge.After] panics, the parts behind it are
 // settled nevertheless.
 func (p *protection) settle(s *settlement, i int, resp Response) {
-	if i == len(s.parts) {
+	if i == len(s.Parts()) {
 		return
 	}
 	defer p.settle(s, i+1, resp)
-	c := &s.charges.Items[i]
-	if c.Extra.after == nil {
+	item, part := &s.List.Items[i], &s.Parts()[i]
+	if item.Extra.after == nil {
 		return
 	}
-	resp.Taken = s.parts[i].Decision.Granted
+	resp.Taken = part.Decision.Granted
 	resp.Cost = resp.Taken
 	if s.reported.Load() {
 		resp.Cost = s.cost.Load()
 	}
-	cost := c.Extra.after(resp)
-	p.report(resp.Request, charge.Settle(resp.Request.Context(), c.Limiter, &s.parts[i], time.Since(s.since), cost))
+	ctx, cost := resp.Request.Context(), item.Extra.after(resp)
+	p.guard.Report(ctx, resp.Request, charge.Settle(ctx, item.Limiter, part, time.Since(s.Since), cost))
 }

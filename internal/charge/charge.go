@@ -104,9 +104,9 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 	return from, true, nil
 }
 
-// Undecided reports whether a store that failed leaves open whether the request may proceed: one of
-// the parts that were not decided costs something.
-func Undecided(parts []Part) bool {
+// costs reports whether one of the parts costs something. If they were not decided, that leaves open
+// whether the request may proceed.
+func costs(parts []Part) bool {
 	return slices.ContainsFunc(parts, func(p Part) bool { return p.Cost != 0 })
 }
 

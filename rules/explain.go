@@ -125,7 +125,7 @@ func (n *node) text() string {
 	if n.value == "" {
 		return excerpt(n.key)
 	}
-	return entryText(Entry{n.key, n.value})
+	return entryText(Entry{Key: n.key, Value: n.value})
 }
 
 func (n *node) location() string { return n.text() + " (" + location(n.file, n.line) + ")" }

@@ -30,7 +30,7 @@ descriptors:
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, tenant, user := Entry{"request_id", "r|1"}, Entry{"tenant", "t"}, Entry{"user", "u"}
+	id, tenant, user := Entry{Key: "request_id", Value: "r|1"}, Entry{Key: "tenant", Value: "t"}, Entry{Key: "user", Value: "u"}
 	_, want := set.Domain("d").Match([]Entry{tenant, user}, nil)
 	for _, entries := range [][]Entry{{id, tenant, user}, {tenant, id, user}, {tenant, user, id}} {
 		rule, key := set.Domain("d").Match(entries, nil)

@@ -96,7 +96,7 @@ func plainEntries(parts []string) (entries []Entry, ok bool) {
 		if !ok {
 			return nil, false
 		}
-		entries = append(entries, Entry{key, value})
+		entries = append(entries, Entry{Key: key, Value: value})
 	}
 	return entries, true
 }
@@ -149,7 +149,7 @@ func parseEntry(text string) (Entry, bool) {
 	if len(parts) != 2 {
 		return Entry{Key: unescape(text)}, false
 	}
-	return Entry{unescape(parts[0]), unescape(parts[1])}, true
+	return Entry{Key: unescape(parts[0]), Value: unescape(parts[1])}, true
 }
 
 // splitEscaped splits a text at each separator without a backslash before it.

@@ -216,9 +216,9 @@ func (n *node) countedEntry(e Entry, kind matchKind) Entry {
 		return e
 	}
 	if pattern := n.pattern(e.Key); pattern == n.joined {
-		return Entry{e.Key, pattern}
+		return Entry{Key: e.Key, Value: pattern}
 	}
-	return Entry{n.key, n.value}
+	return Entry{Key: n.key, Value: n.value}
 }
 
 // pattern returns the pattern of a node for the values of a key.

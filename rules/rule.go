@@ -259,4 +259,4 @@ func (f OnStoreFailure) String() string {
 }
 
 // An Entry is one key and value of a descriptor.
-type Entry struct{ Key, Value string }
+type Entry = penstock.Entry

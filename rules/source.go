@@ -65,6 +65,9 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
+// String returns the path.
+func (s *Source) String() string { return s.path }
+
 // Load reads and parses the files once they are stable: at once if they are old enough
 // or have checksums, otherwise when two readings agree. If the content of a file is
 // wrong, the error is [Errors]; if files are not stable within 10 s, it is

@@ -95,12 +95,13 @@ func watchLoads(ctx context.Context, s *Source) (finish func() (sets []*Set, err
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Watch(ctx, func(set *Set, err error) {
+		s.Watch(ctx, func(set *Set, err error) error {
 			if err != nil {
 				errs = append(errs, err)
 			} else {
 				sets = append(sets, set)
 			}
+			return err
 		})
 	}()
 	return func() ([]*Set, []error) { <-done; return sets, errs }

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Watch calls loaded with a new set whenever the files have changed since they were
+// Watch calls use with a new set whenever the files have changed since they were
 // loaded last and are stable, and on [Source.Reload]. If the new files are wrong or
-// never stable, it calls loaded with the error, and the caller should keep its current set.
-// Calls of loaded do not overlap. Watch returns only when the context ends.
-func (s *Source) Watch(ctx context.Context, loaded func(*Set, error)) {
+// never stable, it calls use with the error, and the caller should keep its current set.
+// Calls of use do not overlap. Watch returns only when the context ends.
+func (s *Source) Watch(ctx context.Context, use Use) {
 	reload := false
 	for ctx.Err() == nil {
 		r := s.read(s.path)
 		wait, late := s.add(r)
 		switch {
 		case late != nil:
-			loaded(nil, late)
+			_ = use(nil, late) // the caller reports it
 		case wait == 0 && (s.use(r) || reload):
-			loaded(s.parse(r))
+			_ = use(s.parse(r))
 			reload = false
 		}
 		if wait == 0 {

@@ -93,11 +93,12 @@ func watchWith(t *testing.T, path string, o *rules.Options) *watchFixture {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.source.Watch(ctx, func(set *rules.Set, err error) {
+		w.source.Watch(ctx, func(set *rules.Set, err error) error {
 			if (set == nil) == (err == nil) {
 				t.Errorf("loaded %v with the error %v, want one of them", set, err)
 			}
 			w.loads <- load{set, err}
+			return err
 		})
 	}()
 	w.stop = func() { cancel(); <-done }
@@ -342,11 +343,12 @@ func TestWatchFindsChangeBeforeStart(t *testing.T) {
 	}
 	f.write("api.yaml", ruleFile("api", 2))
 	ctx, cancel := context.WithCancel(t.Context())
-	source.Watch(ctx, func(set *rules.Set, err error) {
+	source.Watch(ctx, func(set *rules.Set, err error) error {
 		if err != nil || limitOf(set, "api") != 2 {
 			t.Errorf("loaded %v with the error %v, want the second version", set, err)
 		}
 		cancel()
+		return err
 	})
 }
 

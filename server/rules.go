@@ -156,11 +156,15 @@ func (s *Server) watchRules(ctx context.Context) {
 	if s.source == nil {
 		return
 	}
-	s.source.Watch(ctx, func(set *rules.Set, err error) {
-		if err := s.useRules(set, err); err != nil {
-			s.logRuleErrors(err)
-		}
-	})
+	s.source.Watch(ctx, s.useOrLogRules)
+}
+
+// useOrLogRules puts rules in use, or logs why they cannot be.
+func (s *Server) useOrLogRules(set *rules.Set, err error) error {
+	if err = s.useRules(set, err); err != nil {
+		s.logRuleErrors(err)
+	}
+	return err
 }
 
 func (s *Server) reloadRules() {

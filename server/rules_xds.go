@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -45,11 +44,11 @@ func (s *Server) openXDSRules(ctx context.Context) error {
 		return nil
 	})
 	s.metrics.registry.MustRegister(collector(func(to exporter) { to.flag(xdsConnectedDesc, client.Connected()) }))
-	client.Restore(s.useXDSRules)
+	client.Restore(s.useOrLogRules)
 	if err := s.awaitXDSRules(ctx, client); err != nil {
 		return fmt.Errorf("%s: no rules received: %w", s.config.origin("rules-xds"), err)
 	}
-	s.background = append(s.background, func(ctx context.Context) { client.Run(ctx, s.useXDSRules) })
+	s.background = append(s.background, func(ctx context.Context) { client.Run(ctx, s.useOrLogRules) })
 	return nil
 }
 
@@ -60,12 +59,12 @@ func (s *Server) awaitXDSRules(ctx context.Context, client *xds.Client) error {
 	if s.engine.Rules() != nil || !s.config.RulesXDS.Wait {
 		moment, cancel := context.WithTimeout(ctx, startWait)
 		defer cancel()
-		_ = client.Next(moment, s.useXDSRules)
+		_ = client.Next(moment, s.useOrLogRules)
 		return ctx.Err()
 	}
 	s.log.Info("waiting for the first rules", "from", s.config.ruleSource())
 	for s.engine.Rules() == nil {
-		if err := client.Next(ctx, s.useXDSRules); err != nil {
+		if err := client.Next(ctx, s.useOrLogRules); err != nil {
 			return err
 		}
 		if s.config.Ratelimit != nil {
@@ -73,14 +72,6 @@ func (s *Server) awaitXDSRules(ctx context.Context, client *xds.Client) error {
 		}
 	}
 	return nil
-}
-
-// useXDSRules puts rules in use, or logs why they cannot be.
-func (s *Server) useXDSRules(set *rules.Set, err error) error {
-	if err = s.useRules(set, err); err != nil {
-		s.logRuleErrors(err)
-	}
-	return err
 }
 
 var xdsConnectedDesc = prometheus.NewDesc("penstock_rules_xds_connected", "1 while there is a stream to the xDS server, 0 otherwise.", nil, nil)

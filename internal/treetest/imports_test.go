@@ -132,7 +132,7 @@ var rules = []rule{
 		name:    "stores do not import their callers",
 		because: "dependencies point downwards",
 		in:      []string{"./redisstore", "./storetest"},
-		forbid:  []string{"./httplimit", "./grpclimit", "./rules", "./server", "./cmd"},
+		forbid:  []string{"./httplimit", "./grpclimit", "./rules", "./rulelimit", "./server", "./cmd"},
 		breaks:  [2]string{"redisstore/store.go", module + "/rules"},
 		keeps:   [2]string{"redisstore/store.go", module},
 	},
@@ -223,6 +223,19 @@ var rules = []rule{
 		forbid:  []string{"./redisstore", "./server/overrides/redishash", "github.com/redis/rueidis", "github.com/redis/go-redis"},
 		breaks:  [2]string{"server/engine/decide.go", module + "/server/overrides/redishash"},
 		keeps:   [2]string{"server/engine/decide.go", module + "/server/overrides"},
+	},
+	{
+		name:    "rules in a program link no daemon and no store",
+		because: "a program that limits by rules has its own store, listeners and metrics",
+		in:      []string{"./rulelimit"},
+		reach:   true,
+		forbid: []string{
+			"./server", "./cmd", "./redisstore", "./server/overrides/redishash", "github.com/redis/rueidis",
+			"google.golang.org/grpc", "github.com/prometheus",
+		},
+		unless: []string{"./server/engine", "./server/overrides", "./server/callers", "./server/requestlimits"},
+		breaks: [2]string{"rulelimit/limiter.go", module + "/server/httpapi"},
+		keeps:  [2]string{"rulelimit/limiter.go", module + "/server/engine"},
 	},
 	{
 		name:    "packages that APIs share import no API",

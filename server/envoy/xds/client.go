@@ -34,10 +34,6 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// Use puts rules in use. It returns an error if they cannot be used, or the one that it was
-// given: then there are no rules.
-type Use func(set *rules.Set, err error) error
-
 // A Client receives rules. It must be closed. Its methods must not be called concurrently,
 // except Connected.
 type Client struct {
@@ -89,7 +85,7 @@ func (c *Client) Connected() bool { return c.connected.Load() }
 func (c *Client) Close() { c.disconnect() }
 
 // Run receives rules until ctx ends.
-func (c *Client) Run(ctx context.Context, use Use) {
+func (c *Client) Run(ctx context.Context, use rules.Use) {
 	for c.Next(ctx, use) == nil {
 	}
 	c.disconnect()
@@ -97,7 +93,7 @@ func (c *Client) Run(ctx context.Context, use Use) {
 
 // Next answers one response of the management server. It connects first if necessary, as often
 // as it takes. The error is that of ctx.
-func (c *Client) Next(ctx context.Context, use Use) error {
+func (c *Client) Next(ctx context.Context, use rules.Use) error {
 	for ctx.Err() == nil {
 		err := c.exchange(ctx, use)
 		if err == nil {
@@ -112,7 +108,7 @@ func (c *Client) Next(ctx context.Context, use Use) error {
 }
 
 // exchange receives a response and answers it.
-func (c *Client) exchange(ctx context.Context, use Use) error {
+func (c *Client) exchange(ctx context.Context, use rules.Use) error {
 	if c.connection == nil {
 		if err := c.connect(ctx); err != nil {
 			return err
@@ -140,7 +136,7 @@ func (c *Client) exchange(ctx context.Context, use Use) error {
 }
 
 // answer accepts or rejects a response.
-func (c *Client) answer(ctx context.Context, response *discovery.DiscoveryResponse, use Use) error {
+func (c *Client) answer(ctx context.Context, response *discovery.DiscoveryResponse, use rules.Use) error {
 	err := c.load(ctx, response, use)
 	request := &discovery.DiscoveryRequest{VersionInfo: response.GetVersionInfo(), ResponseNonce: response.GetNonce()}
 	if err != nil {
@@ -167,7 +163,7 @@ func cut(text string) string {
 
 // load puts the rules of a response in use, unless they are already. Management servers send
 // what was rejected again at once, so the second rejection, and each later one, is delayed.
-func (c *Client) load(ctx context.Context, response *discovery.DiscoveryResponse, use Use) error {
+func (c *Client) load(ctx context.Context, response *discovery.DiscoveryResponse, use rules.Use) error {
 	id := contentOf(response)
 	switch {
 	case c.rejected == nil && c.used == id:
@@ -187,7 +183,7 @@ func (c *Client) load(ctx context.Context, response *discovery.DiscoveryResponse
 	return nil
 }
 
-func (c *Client) parseAndUse(response *discovery.DiscoveryResponse, use Use) error {
+func (c *Client) parseAndUse(response *discovery.DiscoveryResponse, use rules.Use) error {
 	set, unknown, err := parse(response, c.o.MergeDomains)
 	if len(unknown) > 0 {
 		c.log.Warn("rules: fields that this version does not know are ignored", "fields", unknown)

@@ -24,7 +24,7 @@ var (
 
 // Restore puts the rules in use that the last process on this data directory used, and reports
 // whether there are any: those of the same server and node.
-func (c *Client) Restore(use Use) bool {
+func (c *Client) Restore(use rules.Use) bool {
 	if c.o.Data == nil {
 		return false
 	}

@@ -1,0 +1,76 @@
+package penstock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+func TestWithObserverSeesEachDecision(t *testing.T) {
+	var seen []string
+	var failure error
+	memory := penstock.NewMemory(nil)
+	store := penstock.WithObserver(penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		time.Sleep(time.Second)
+		if failure != nil {
+			return penstock.Decision{}, failure
+		}
+		return memory.Take(ctx, r)
+	}), func(o penstock.Observation) {
+		seen = append(seen, fmt.Sprintf("%s %d %v %v %v", o.Request.Key, o.Request.Cost, o.Decision.Allowed, o.Duration, o.Err))
+	})
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if fmt.Sprint(seen) != fmt.Sprint(want) {
+			t.Errorf("%s: observed %q, want %q", what, seen, want)
+		}
+		seen = nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		lim, err := penstock.New(store, penstock.PerHour(2).WithBurst(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = lim.AllowN(t.Context(), "a", 2)
+		_, _ = lim.Allow(t.Context(), "a")
+		expect("takes", "a 2 true 1s <nil>", "a 1 false 1s <nil>")
+		rs, ds := []penstock.Request{lim.Request("b"), lim.Request("c")}, make([]penstock.Decision, 2)
+		if err := penstock.TakeEach(t.Context(), store, rs, ds); err != nil {
+			t.Error(err)
+		}
+		expect("a batch", "b 1 true 2s <nil>", "c 1 true 2s <nil>")
+		failure = errors.New("down")
+		if _, err := lim.Allow(t.Context(), "a"); !errors.Is(err, failure) {
+			t.Errorf("got %v, want the error of the store", err)
+		}
+		expect("an error", "a 1 false 1s down")
+		if err := penstock.TakeAll(t.Context(), store, rs, ds); !errors.Is(err, failure) {
+			t.Errorf("got %v, want the error of the store", err)
+		}
+		if len(seen) != 2 {
+			t.Errorf("all or nothing: observed %q, want one error for each request", seen)
+		}
+	})
+}
+
+func TestWithObserverDoesNotAllocate(t *testing.T) {
+	var units int64
+	store := penstock.WithObserver(penstock.NewMemory(nil), func(o penstock.Observation) { units += o.Decision.Granted })
+	lim, err := penstock.New(store, penstock.PerSecond(1e6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := testing.AllocsPerRun(1000, func() {
+		if _, err := lim.Allow(context.Background(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 0 || units == 0 {
+		t.Errorf("%v allocations a decision, %d units: want none, and some", n, units)
+	}
+}

@@ -284,7 +284,8 @@ func (s *shard) refundDue(t *idTake, rec *idRecord, units int64, d *Decision) (m
 		s.take(cl, h, now, &algorithm.Request{}, d)
 		return true
 	}
-	out, bal := s.step(cl, slot, now, stepRequest{Request: algorithm.Request{Cost: -units}, due: rec.grant.Due})
+	s.ask(&algorithm.Request{Cost: -units}).due = rec.grant.Due
+	out, bal := cl.steps.decide(s, cl, slot, now)
 	d.set(cl, out, bal)
 	states.NoteExpiry(hashtable.Expiry(slot))
 	return false

@@ -160,24 +160,23 @@ func (s *shard) isActive(k tableKind, hash uint64, now int64) bool {
 // decision to the caller's result, because copying so large a struct from
 // function to function takes longer than making it.
 func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req *algorithm.Request, d *Decision) {
-	if cl.bucketRate == nil && req.IsTake() && cl.spend(slot, now, req.Cost, d) { // buckets have tried it
-		return
+	if cl.steps.spend != nil && cl.bucketRate == nil && req.IsTake() && cl.spend(slot, now, req.Cost, d) {
+		return // buckets have tried it
 	}
-	out, bal := s.step(cl, slot, now, stepRequest{Request: *req})
+	s.ask(req)
+	out, bal := cl.steps.decide(s, cl, slot, now)
 	d.set(cl, out, bal)
 }
 
-// step decides by the algorithm's decide.
-func (s *shard) step(cl *compiledLimit, slot []uint64, now int64, asked stepRequest) (algorithm.Outcome, algorithm.Balance) {
-	s.asked = asked
-	return cl.steps.decide(s, cl, slot, now)
+// ask sets what the next step decides.
+func (s *shard) ask(req *algorithm.Request) *stepRequest {
+	a := &s.asked
+	a.Request, a.due, a.preview, a.truncated = *req, 0, false, false
+	return a
 }
 
-// spend decides by the algorithm's spend, if it has one.
+// spend decides by the algorithm's spend, which must have one.
 func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok bool) {
-	if cl.steps.spend == nil {
-		return false
-	}
 	bal, ok := cl.steps.spend(cl, slot, now, cost)
 	if ok {
 		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
@@ -190,14 +189,16 @@ func (s *shard) preview(cl *compiledLimit, slot []uint64, now int64, req *algori
 	if slot == nil {
 		slot = s.idleSlot()
 	}
-	out, _ := s.step(cl, slot, now, stepRequest{Request: *req, preview: true})
+	s.ask(req).preview = true
+	out, _ := cl.steps.decide(s, cl, slot, now)
 	return out
 }
 
 // decideTruncated decides by a state that should be longer, but cannot grow because
 // the store has reached MaxBytes.
 func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req *algorithm.Request, d *Decision) {
-	out, bal := s.step(cl, slot, now, stepRequest{Request: *req, truncated: true})
+	s.ask(req).truncated = true
+	out, bal := cl.steps.decide(s, cl, slot, now)
 	d.set(cl, out, bal)
 	if d.RetryAfter == Never && !req.NeverFits(cl.capacity) {
 		d.RetryAfter = time.Duration(cl.period)

@@ -61,9 +61,9 @@ func (m *Memory) takeFast(rs []Request, ds []Decision, takes []fastTake) (ok boo
 		}
 	}
 	b.lock()
-	charged, ok := b.charge(rs, ds)
-	if ok && !charged {
-		ok = b.deny(rs, ds)
+	denied, ok := b.charge(rs, ds)
+	if ok && denied < len(rs) {
+		ok = b.deny(denied, rs, ds)
 	}
 	b.unlock()
 	return ok
@@ -131,22 +131,22 @@ func (b *fastBatch) nowOf(t *fastTake) int64 {
 	return b.now
 }
 
-// charge charges all takes, or none. It is not ok if a key has no slot, or if the charge needs
-// its block.
-func (b *fastBatch) charge(rs []Request, ds []Decision) (charged, ok bool) {
+// charge charges all takes, or none if one is denied: then it returns the first of these. It is not ok
+// if a key has no slot, or if the charge needs its block.
+func (b *fastBatch) charge(rs []Request, ds []Decision) (denied int, ok bool) {
 	for i := range b.takes {
 		t := &b.takes[i]
 		slot := t.find()
 		if slot == nil || !t.take(slot, b.nowOf(t), &rs[i], &ds[i]) {
 			b.restore(i)
-			return false, false
+			return i, false
 		}
 		if !ds[i].Allowed {
-			b.restore(i + 1)
-			return false, true
+			b.restore(i)
+			return i, true
 		}
 	}
-	return true, true
+	return len(b.takes), true
 }
 
 // find returns the slot of the take's key, and keeps its words. It returns nil if there is
@@ -173,25 +173,36 @@ func (b *fastBatch) restore(n int) {
 	}
 }
 
-// deny writes the state of all keys. Takes that do not fit are denied, with a RetryAfter. It
-// is not ok if a key has no slot.
-func (b *fastBatch) deny(rs []Request, ds []Decision) (ok bool) {
-	for i := range b.takes {
+// deny writes the state of all keys but that of the first denied take, which charge has written. Takes after
+// it that do not fit are denied as well, with a RetryAfter. It is not ok if a key has no slot.
+func (b *fastBatch) deny(first int, rs []Request, ds []Decision) (ok bool) {
+	for i := first + 1; i < len(b.takes); i++ {
 		if b.takes[i].find() == nil {
 			return false
 		}
 	}
 	for i := range b.takes {
-		t, d, req := &b.takes[i], &ds[i], rs[i].forAlgorithm()
-		slot := t.table.At(t.at)
-		out := t.shard.preview(t.limit, slot, b.nowOf(t), &req)
-		t.decide(slot, b.nowOf(t), &algorithm.Request{}, d)
-		if out.RetryAfter > 0 {
-			d.Allowed, d.Delay = false, 0
-			d.RetryAfter = time.Duration(out.RetryAfter)
+		if i != first {
+			t := &b.takes[i]
+			t.peek(b.nowOf(t), i > first, &rs[i], &ds[i])
 		}
 	}
 	return true
+}
+
+// peek writes the state of a take's key. If the take may not fit, it is denied if it does not.
+func (t *fastTake) peek(now int64, mayNotFit bool, r *Request, d *Decision) {
+	var out algorithm.Outcome
+	slot := t.table.At(t.at)
+	if mayNotFit {
+		req := r.forAlgorithm()
+		out = t.shard.preview(t.limit, slot, now, &req)
+	}
+	t.decide(slot, now, &algorithm.Request{}, d)
+	if out.RetryAfter > 0 {
+		d.Allowed, d.Delay = false, 0
+		d.RetryAfter = time.Duration(out.RetryAfter)
+	}
 }
 
 // take decides a request in the slot of its key. It is not ok if that needs the slot's block, which
@@ -199,7 +210,7 @@ func (b *fastBatch) deny(rs []Request, ds []Decision) (ok bool) {
 func (t *fastTake) take(slot []uint64, now int64, r *Request, d *Decision) (ok bool) {
 	d.Source = SourceStore
 	switch {
-	case r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && t.limit.spend(slot, now, r.Cost, d):
+	case t.limit.steps.spend != nil && r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && t.limit.spend(slot, now, r.Cost, d):
 	case t.limit.hasBlocks:
 		return false
 	default:
@@ -211,7 +222,8 @@ func (t *fastTake) take(slot []uint64, now int64, r *Request, d *Decision) (ok b
 
 func (t *fastTake) decide(slot []uint64, now int64, req *algorithm.Request, d *Decision) {
 	d.Source = SourceStore
-	out, bal := t.shard.step(t.limit, slot, now, stepRequest{Request: *req})
+	t.shard.ask(req)
+	out, bal := t.limit.steps.decide(t.shard, t.limit, slot, now)
 	d.set(t.limit, out, bal)
 	t.table.NoteExpiry(hashtable.Expiry(slot))
 }

@@ -302,12 +302,8 @@ type idRecord struct {
 
 func recordOf(slot []uint64) idRecord {
 	return idRecord{
-		expiry: int64(slot[expiryWord]),
-		grant: algorithm.Grant{
-			Units: int64(slot[grantedWord] &^ flagBit),
-			Owed:  int64(slot[owedWord]),
-			Due:   int64(slot[dueWord]),
-		},
+		expiry:   int64(slot[expiryWord]),
+		grant:    algorithm.NewGrant(int64(slot[grantedWord]&^flagBit), int64(slot[owedWord]), int64(slot[dueWord])),
 		actAt:    int64(slot[actAtWord] &^ flagBit),
 		overflow: slot[grantedWord]&flagBit != 0,
 		refunded: slot[actAtWord]&flagBit != 0,
@@ -316,7 +312,7 @@ func recordOf(slot []uint64) idRecord {
 
 func putRecord(slot []uint64, r *idRecord) {
 	slot[expiryWord], slot[grantedWord], slot[actAtWord] = uint64(r.expiry), uint64(r.grant.Units), uint64(r.actAt)
-	slot[owedWord], slot[dueWord] = uint64(r.grant.Owed), uint64(r.grant.Due)
+	slot[owedWord], slot[dueWord] = uint64(r.grant.EncodedOwed()), uint64(r.grant.Due)
 	if r.overflow {
 		slot[grantedWord] |= flagBit
 	}

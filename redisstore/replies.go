@@ -65,7 +65,7 @@ type foundRecord struct {
 // the record, what the decision depends on.
 func (q *compiledRequest) readRecord(reply []int64) (f foundRecord, state []int64) {
 	if f.grant.Units = reply[0]; q.settle || q.ask.Cost < 0 {
-		f.grant.Owed, f.grant.Due = reply[1], reply[min(2, len(reply)-1)]*tick
+		f.grant = algorithm.NewGrant(reply[0], reply[1], reply[min(2, len(reply)-1)]*tick)
 		return f, reply[min(3, len(reply)):]
 	}
 	f.delay = reply[1] * tick
@@ -80,7 +80,7 @@ const noRecord = -1
 
 func foundOf(reply []int64) foundRecord {
 	return foundRecord{
-		grant: algorithm.Grant{Units: reply[0], Owed: reply[2], Due: reply[3] * tick},
+		grant: algorithm.NewGrant(reply[0], reply[2], reply[3]*tick),
 		delay: reply[1] * tick,
 	}
 }
@@ -130,7 +130,8 @@ func (cl *compiledLimit) move(g algorithm.Grant, state []int64, more int64) (d p
 		return d, g.Units + d.Granted
 	}
 	back := min(-more, g.Unpaid(0, cl.rate.Interval))
-	return cl.decision(cl.apply(cl, state, change{units: back, due: g.Due})), g.Units + more
+	d = cl.decision(cl.apply(cl, state, change{units: back, due: g.Due}))
+	return d, g.Refunded(0, -more, back, cl.rate.Interval, tick).Units
 }
 
 // peek returns the state that a script found as a decision.

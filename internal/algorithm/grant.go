@@ -12,6 +12,7 @@ type Grant struct {
 	Units int64 // charged
 	Owed  int64 // of the Units, those that time has paid back at Due
 	Due   int64 // on the clock of the state
+	Apart bool  // until Due, the others count in earlier parts of a window, where no refund finds them
 }
 
 // Unpaid returns how many units of the grant time has not paid back at now. The
@@ -34,23 +35,46 @@ func (g Grant) Charged(now, units, due, interval int64) Grant {
 	if units == 0 {
 		return g
 	}
-	owed := int64(0)
+	charged := Grant{Units: g.Units + units, Owed: units, Due: due}
 	switch {
 	case g.Due <= now:
 	case interval > 0:
-		owed = minDown(g.Owed, g.Due-now, interval)
+		charged.Owed += minDown(g.Owed, g.Due-now, interval)
 	case due == g.Due:
-		owed = g.Owed
+		charged.Owed += g.Owed
+		charged.Apart = g.Apart
+	default:
+		charged.Apart = g.Apart || g.Owed > 0
 	}
-	return Grant{Units: g.Units + units, Owed: owed + units, Due: due}
+	return charged
 }
 
 // Refunded returns the grant after so many units were subtracted from it, of which back
-// were not paid yet. The others of a bucket are paid earlier by what was refunded.
+// were not paid yet. The others of a bucket are paid earlier by what was refunded. Units in
+// earlier parts of a window stay charged.
 func (g Grant) Refunded(now, units, back, interval, tick int64) Grant {
 	owed := g.Unpaid(now, interval) - back
+	if g.Apart = g.Apart && g.Due > now; g.Apart {
+		units = back
+	}
 	if back > 0 {
 		g.Due = max(g.Due-RoundDown(back*interval, tick), now)
 	}
-	return Grant{Units: g.Units - units, Owed: owed, Due: g.Due}
+	return Grant{Units: g.Units - units, Owed: owed, Due: g.Due, Apart: g.Apart}
+}
+
+// EncodedOwed returns Owed and Apart as one number, negative if Apart.
+func (g Grant) EncodedOwed() int64 {
+	if g.Apart {
+		return ^g.Owed
+	}
+	return g.Owed
+}
+
+// NewGrant returns a grant whose Owed and Apart were encoded as one number.
+func NewGrant(units, owed, due int64) Grant {
+	if owed < 0 {
+		return Grant{Units: units, Owed: ^owed, Due: due, Apart: true}
+	}
+	return Grant{Units: units, Owed: owed, Due: due}
 }

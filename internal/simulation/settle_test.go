@@ -33,7 +33,9 @@ type windowBook struct {
 // A bookedID is what is charged under an ID.
 type bookedID struct {
 	units    int64
-	refunded bool // which is possible once
+	refunded bool  // which is possible once
+	until    int64 // when those that were charged last count no more
+	apart    bool  // whether others were charged in a group before those, and counted then
 }
 
 // group numbers the parts of time that a window counts as one: its windows, its buckets, or
@@ -48,6 +50,21 @@ func (b *windowBook) group(at int64) int64 {
 		return at / ((period + buckets - 1) / buckets)
 	}
 	return at
+}
+
+// until returns when units count no more that are charged now.
+func (b *windowBook) until(now int64) int64 {
+	period := int64(b.limit.Period)
+	switch b.limit.Algorithm {
+	case penstock.FixedWindow:
+		return b.start + (b.group(now)+1)*period
+	case penstock.SlidingWindow:
+		return b.start + (b.group(now)+2)*period
+	case penstock.RollingWindow:
+		buckets := int64(b.limit.Buckets)
+		return (b.group(now) + buckets + 1) * ((period + buckets - 1) / buckets)
+	}
+	return now + period
 }
 
 // in returns the units of a group.
@@ -94,6 +111,11 @@ func (b *windowBook) charge(now int64, id string, units int64) {
 	if b.used(now) == 0 {
 		b.lots, b.start = nil, now
 	}
+	if booked := b.ids[id]; booked != nil {
+		elsewhere := booked.until != b.until(now) && b.ofID(id) > 0
+		booked.apart = (booked.apart || elsewhere) && now < booked.until
+		booked.until = b.until(now)
+	}
 	for i := range b.lots {
 		if l := &b.lots[i]; id != "" && l.id == id && b.group(l.at) != b.group(now) {
 			l.id = ""
@@ -112,6 +134,25 @@ func (b *windowBook) refund(now int64, id string, units int64) {
 		back := min(units, l.units)
 		l.units, units = l.units-back, units-back
 	}
+}
+
+// stuck returns how many units of an ID no refund finds, because they were charged in earlier groups.
+func (b *windowBook) stuck(now int64, id string) int64 {
+	booked := b.ids[id]
+	if !booked.apart || now >= booked.until {
+		return 0
+	}
+	return booked.units - b.ofID(id)
+}
+
+// ofID returns the units of an ID in the group where it was charged last.
+func (b *windowBook) ofID(id string) (units int64) {
+	for _, l := range b.lots {
+		if l.id == id {
+			units += l.units
+		}
+	}
+	return units
 }
 
 func (b *windowBook) stillCounts(at, now int64) bool {
@@ -141,8 +182,9 @@ func (b *windowBook) decide(now int64, r penstock.Request) (granted int64, known
 		booked.units += more
 		return booked.units, true
 	case r.Settle:
-		b.refund(now, r.ID, booked.units-r.Cost)
-		booked.units = r.Cost
+		amount := max(r.Cost, b.stuck(now, r.ID))
+		b.refund(now, r.ID, booked.units-amount)
+		booked.units = amount
 		return booked.units, true
 	case r.Cost < 0:
 		return b.reverse(now, r, booked), true
@@ -153,7 +195,7 @@ func (b *windowBook) decide(now int64, r penstock.Request) (granted int64, known
 	}
 	b.charge(now, r.ID, r.Cost)
 	if r.ID != "" {
-		b.ids[r.ID] = &bookedID{units: r.Cost}
+		b.ids[r.ID] = &bookedID{units: r.Cost, until: b.until(now)}
 	}
 	return r.Cost, true
 }
@@ -161,7 +203,7 @@ func (b *windowBook) decide(now int64, r penstock.Request) (granted int64, known
 // reverse refunds what was taken under an ID. Granted is what came back to the key.
 func (b *windowBook) reverse(now int64, r penstock.Request, booked *bookedID) int64 {
 	before := b.total()
-	units := min(-r.Cost, booked.units)
+	units := min(-r.Cost, booked.units-b.stuck(now, r.ID))
 	b.refund(now, r.ID, units)
 	booked.units, booked.refunded = booked.units-units, true
 	if booked.units == 0 {

@@ -116,10 +116,10 @@ end
 local function recall(value, left)
   if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
   if left <= 0 then return nil end
-  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%-?%d*)(r?)$')
   if not units then return false, redis.error_reply('FOREIGN record') end
   units = units + 0
-  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+  return units, acting, due - now, tonumber(owed) or units, refunded
 end
 local function update(KEYS, units, acting, due, owed, refunded)
   if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
@@ -127,7 +127,8 @@ local function update(KEYS, units, acting, due, owed, refunded)
   redis.call('SET', KEYS[1], record, 'KEEPTTL')
 end
 local function move(step, keys, own, units, due, owed, change, unit, scale)
-  local open = owed -- units that time has not paid back
+  local open, apart = owed, owed < 0 and due > 0 -- open are units that time has not paid back
+  if owed < 0 then open = -1 - owed end
   if due <= 0 then
     open = 0
   elseif scale > 0 then
@@ -140,9 +141,10 @@ local function move(step, keys, own, units, due, owed, change, unit, scale)
     if scale > 0 then
       open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
     elseif own.due ~= due then
-      open = 0
+      open, apart = 0, apart or open > 0
     end
-    return reply, charged, units + charged / unit, own.due, open + charged / unit
+    open = open + charged / unit
+    return reply, charged, units + charged / unit, own.due, apart and -1 - open or open
   end
   local back = math.min(-change, open)
   own[1] = -back * unit
@@ -152,6 +154,7 @@ local function move(step, keys, own, units, due, owed, change, unit, scale)
   end
   local reply, charged = step(keys, own)
   if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  if apart then return reply, charged, units - back, due, -1 - open + back end
   return reply, charged, units + change, due, open - back
 end
 local units, acting, due, owed, refunded

@@ -58,12 +58,13 @@ var algorithms = [...]struct {
 	aligns  bool // has an Align, Offset and Zone
 	parts   bool // has Buckets
 	owes    bool // a charge can take more than is left
+	queue   bool // admits with a delay
 	permits bool // units are held by an ID and released
 
 	maxCount, maxPeriod limitBound
 }{
 	TokenBucket:   {name: "token-bucket", bucket: true, owes: true},
-	LeakyBucket:   {name: "leaky-bucket", bucket: true, owes: true},
+	LeakyBucket:   {name: "leaky-bucket", bucket: true, owes: true, queue: true},
 	FixedWindow:   {name: "fixed-window", aligns: true, owes: true},
 	SlidingWindow: {name: "sliding-window", owes: true, maxCount: limitBound{maxSlidingCount, "a sliding-window"}},
 	RollingWindow: {name: "rolling-window", parts: true},
@@ -107,9 +108,13 @@ func (l Limit) CanOwe() bool { return l.canOwe() }
 // those of a concurrency limit.
 func (l Limit) HasPermits() bool { return l.hasPermits() }
 
+// HasQueue reports whether requests are admitted with a delay: those of a leaky bucket.
+func (l Limit) HasQueue() bool { return l.hasQueue() }
+
 // These do not copy the limit. An unknown algorithm, which is invalid, has no properties.
 func (l *Limit) isBucket() bool   { return l.isKnown() && algorithms[l.Algorithm].bucket }
 func (l *Limit) canOwe() bool     { return l.isKnown() && algorithms[l.Algorithm].owes }
+func (l *Limit) hasQueue() bool   { return l.isKnown() && algorithms[l.Algorithm].queue }
 func (l *Limit) hasPermits() bool { return l.isKnown() && algorithms[l.Algorithm].permits }
 func (l *Limit) aligns() bool     { return l.isKnown() && algorithms[l.Algorithm].aligns }
 func (l *Limit) hasParts() bool   { return l.isKnown() && algorithms[l.Algorithm].parts }

@@ -157,17 +157,6 @@ func TestSetDomainsAreSortedByName(t *testing.T) {
 	}
 }
 
-func TestCheckEnvoyRejectsLeakyBucket(t *testing.T) {
-	set := parse(t, "domain: d\ndescriptors:\n- key: a\n  limit: 1/s\n- key: b\n  limit: 1/s leaky-bucket\n- key: c\n  rate_limit: {unlimited: true}\n")
-	var all rules.Errors
-	if err := set.CheckEnvoy(); !errors.As(err, &all) || len(all) != 1 || all[0].Line != 6 {
-		t.Errorf("got %v, want an error about line 6", err)
-	}
-	if err := parse(t, "domain: d\ndescriptors:\n- key: a\n  limit: 1/s\n").CheckEnvoy(); err != nil {
-		t.Errorf("got %v, want nil", err)
-	}
-}
-
 func TestUnitLimitIsValid(t *testing.T) {
 	for u := rules.Second; u <= rules.Week; u++ {
 		l := u.Limit(5)

@@ -3,8 +3,6 @@ package rules
 import (
 	"slices"
 	"strings"
-
-	"github.com/penstock-io/penstock"
 )
 
 // A Set holds the rules of all files. It is immutable.
@@ -85,22 +83,6 @@ func (s *Set) Lost(old *Set) (names []string) {
 		}
 	}
 	return names
-}
-
-// CheckEnvoy returns [Errors] if the set has rules that cannot be served to Envoy: a
-// leaky bucket answers with a delay, and Envoy cannot delay a request.
-func (s *Set) CheckEnvoy() error {
-	var p problems
-	for _, r := range s.rules {
-		if r.Limit.Algorithm == penstock.LeakyBucket {
-			p.add(r.File, r.Line, "%s: leaky-bucket delays requests, which Envoy cannot do: "+
-				"use another algorithm, or disable the gRPC listener", excerpt(r.Name))
-		}
-	}
-	if p.count() == 0 {
-		return nil
-	}
-	return p.sorted()
 }
 
 // A Domain is a namespace of rules. A client, such as Envoy, names one in each

@@ -79,11 +79,7 @@ func TestDeployFilesAreValid(t *testing.T) {
 	if d, err := time.ParseDuration(string(stop[1])); err != nil || d <= c.ShutdownDelay+c.ShutdownGrace {
 		t.Errorf("systemd kills after %s, but a shutdown takes up to %v", stop[1], c.ShutdownDelay+c.ShutdownGrace)
 	}
-	set, err := rules.Load("../examples/rules.yaml", nil)
-	if err == nil {
-		err = set.CheckEnvoy()
-	}
-	if err != nil {
+	if _, err := rules.Load("../examples/rules.yaml", nil); err != nil {
 		t.Error(err)
 	}
 }

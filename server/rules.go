@@ -43,9 +43,6 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	if err == nil && s.config.role().CalendarMonth {
 		set.UseCalendarMonths()
 	}
-	if err == nil && s.config.GRPC.Addr != "" {
-		err = set.CheckEnvoy()
-	}
 	if err == nil && s.claimLimits != nil {
 		err = claimRules(set.Rules(), s.claimLimits)
 	}

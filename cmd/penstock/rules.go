@@ -30,8 +30,7 @@ func checkCommand(o *rules.Options) *cobra.Command {
 		Long: `Check reads a rule file, or all files in a directory, as the server does, and
 prints the file, line and reason of each problem. The exit code is 0 if the rules
 are valid, 1 if they are not, and 2 if they cannot be read. It warns of settings
-without effect, of limits without a count, and of rules that the server rejects while
-the gRPC listener is enabled.`,
+without effect, and of limits without a count.`,
 		Example: `  penstock rules check rules.yaml
   penstock rules check /etc/penstock/rules`,
 		Args: wantArgs("PATH"),
@@ -44,11 +43,7 @@ the gRPC listener is enabled.`,
 			if err != nil {
 				return err
 			}
-			warnings := set.Warnings()
-			if wrong := rules.Errors(nil); errors.As(set.CheckEnvoy(), &wrong) {
-				warnings = append(warnings, wrong...)
-			}
-			for _, w := range warnings {
+			for _, w := range set.Warnings() {
 				fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", w)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "ok: %s, %s\n", plural(len(set.Domains()), "domain"), plural(len(set.Rules()), "rule"))

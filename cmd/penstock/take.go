@@ -98,8 +98,8 @@ func (r *takeRequest) command(c *cobra.Command) *cobra.Command {
 // parseArgs parses the arguments, and rejects flags that exclude each other.
 func (r *takeRequest) parseArgs(args []string) (err error) {
 	if r.domain != "" {
-		if r.limit != "" || r.atMost {
-			return errors.New("--domain: cannot be combined with --limit or --at-most, which need a key")
+		if r.limit != "" {
+			return errors.New("--domain: cannot be combined with --limit, which needs a key")
 		}
 		r.entries, err = parseEntries(args)
 		return err
@@ -144,8 +144,8 @@ func (r *takeRequest) send(ctx context.Context, at *connection) (*takeResult, er
 		if r.settle {
 			return nil, fmt.Errorf("--server %q: Envoy's protocol cannot settle: want a URL with http or https", at.url)
 		}
-		if r.id != "" {
-			return nil, fmt.Errorf("--server %q: Envoy's protocol has no ID: want a URL with http or https", at.url)
+		if r.id != "" || r.atMost {
+			return nil, fmt.Errorf("--server %q: Envoy's protocol has no ID and no partial grants: want a URL with http or https", at.url)
 		}
 		return r.sendGRPC(ctx, at)
 	}

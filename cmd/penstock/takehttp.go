@@ -39,7 +39,7 @@ func (r *takeRequest) httpRequest() client.TakeRequest {
 	for _, e := range r.entries {
 		d.Entries = append(d.Entries, client.Entry(e))
 	}
-	return client.TakeRequest{Domain: r.domain, Cost: r.cost, ID: r.id, Descriptors: []client.Descriptor{d}}
+	return client.TakeRequest{Domain: r.domain, Cost: r.cost, AtMost: r.atMost, ID: r.id, Descriptors: []client.Descriptor{d}}
 }
 
 // unlimitedText returns the line of a response without numbers: no rule matched, which the

@@ -42,7 +42,7 @@ type Target struct {
 func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.Entry) (Target, error) {
 	ds := []Descriptor{{Entries: entries, Cost: 1, Permits: NoPermits}}
 	var r Result
-	ev, err := e.open(domain, requestID{}, ds, &r)
+	ev, err := e.open(domain, Terms{}, ds, &r)
 	if err != nil {
 		return Target{}, err
 	}
@@ -60,6 +60,8 @@ func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.
 		return Target{engine: e, AllowAll: true}, nil
 	case len(ev.limited) > 1:
 		return Target{}, fmt.Errorf("rule %s: %w", ev.limited[0].rule.Name, ErrSeveralLimits)
+	case ev.limited[0].template.Limit.HasQueue():
+		return Target{}, fmt.Errorf("rule %s: %w", ev.limited[0].rule.Name, ErrQueue)
 	}
 	return ev.target(&ev.limited[0]), nil
 }

@@ -107,10 +107,10 @@ type Result struct {
 // Quota rules deny only if all of them do. After an error the result is empty, and nothing
 // stays charged, as far as the store can be reached.
 func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *Result) error {
-	return e.evaluate(ctx, domain, requestID{}, ds, r)
+	return e.DecideOn(ctx, domain, Terms{}, ds, r)
 }
 
-// An evaluation is one call of Decide or Settle. find finds the limits of the descriptors
+// An evaluation is one call of DecideOn. find finds the limits of the descriptors
 // (find.go), decide takes from them in phases (phases.go), and updateStats updates the statistics
 // of the rules (stats.go). Evaluations are pooled, since most of their memory has the same
 // size every time.
@@ -145,9 +145,9 @@ func (ev *evaluation) release() {
 	evaluations.Put(ev)
 }
 
-// evaluate decides the descriptors, or settles them.
-func (e *Engine) evaluate(ctx context.Context, domain string, id requestID, ds []Descriptor, r *Result) error {
-	ev, err := e.open(domain, id, ds, r)
+// DecideOn is [Engine.Decide] on terms of the caller.
+func (e *Engine) DecideOn(ctx context.Context, domain string, terms Terms, ds []Descriptor, r *Result) error {
+	ev, err := e.open(domain, terms, ds, r)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (e *Engine) evaluate(ctx context.Context, domain string, id requestID, ds [
 }
 
 // open returns an evaluation of the descriptors. Its domain is nil if that has no rules.
-func (e *Engine) open(domain string, id requestID, ds []Descriptor, r *Result) (*evaluation, error) {
+func (e *Engine) open(domain string, terms Terms, ds []Descriptor, r *Result) (*evaluation, error) {
 	t := e.table.Load()
 	switch {
 	case domain == "":
@@ -184,7 +184,7 @@ func (e *Engine) open(domain string, id requestID, ds []Descriptor, r *Result) (
 	r.reset(len(ds))
 	ev := evaluations.Get().(*evaluation)
 	d := t.set.Domain(domain)
-	ev.engine, ev.table, ev.domain, ev.id, ev.ds, ev.result = e, t, d, id, ds, r
+	ev.engine, ev.table, ev.domain, ev.terms, ev.ds, ev.result = e, t, d, terms, ds, r
 	ev.compat = e.compatEnvoy || d != nil && d.CompatEnvoy
 	return ev, nil
 }
@@ -278,7 +278,7 @@ func (e *Engine) UnmatchedCounters() []UnmatchedCounter {
 
 // decideUnknownDomain decides a request to a domain without rules.
 func (e *Engine) decideUnknownDomain(domain string, ev *evaluation) {
-	if takes(ev.ds) && !ev.id.settle {
+	if takes(ev.ds) && !ev.terms.Settle {
 		e.onUnmatched(domain, nil)
 		e.decideUnmatched(&e.unknownDomain, ev.result)
 	}
@@ -287,7 +287,7 @@ func (e *Engine) decideUnknownDomain(domain string, ev *evaluation) {
 // checkUnmatched reports the descriptors without a rule, and decides the request if no
 // descriptor has one.
 func (ev *evaluation) checkUnmatched() {
-	if len(ev.unmatched) == 0 || ev.id.settle || !takes(ev.ds) {
+	if len(ev.unmatched) == 0 || ev.terms.Settle || !takes(ev.ds) {
 		return
 	}
 	for _, i := range ev.unmatched {

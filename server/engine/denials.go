@@ -88,7 +88,7 @@ func allAllowed(ds []penstock.Decision) bool {
 
 // remembersDenials reports whether denials of the request are remembered.
 func (f *found) remembersDenials() bool {
-	return f.engine.denials != nil && (f.compat || f.engine.cacheDenials) && !f.id.settle
+	return f.engine.denials != nil && (f.compat || f.engine.cacheDenials) && !f.terms.Settle
 }
 
 // isRemembered reports whether a denial of the descriptor is remembered. Peeked descriptors are
@@ -97,6 +97,8 @@ func (f *found) remembersDenials() bool {
 func (f *found) isRemembered(d *limitedDescriptor) bool {
 	switch {
 	case d.cost < 0 || d.phase == phasePeeked:
+		return false
+	case d.keepFree != d.rule.KeepFree: // it may be denied where others are not
 		return false
 	case f.compat:
 		return d.addsHits()
@@ -109,7 +111,7 @@ func (f *found) isRemembered(d *limitedDescriptor) bool {
 func (f *found) counterOf(d *limitedDescriptor) penstock.Request {
 	r := *d.template
 	r.Limit.Count, r.Limit.Debt = d.maxHits, 0
-	r.Key, r.Cost, r.KeepFree = f.keyOf(d), 1, d.rule.KeepFree
+	r.Key, r.Cost, r.KeepFree = f.keyOf(d), 1, d.keepFree
 	return r
 }
 
@@ -168,7 +170,7 @@ const longestBan = 366 * 24 * time.Hour
 // service, its hits are not counted then.
 func (ev *evaluation) lookUp(d *limitedDescriptor) (dec penstock.Decision, denied bool) {
 	dec, denied = ev.engine.denials.cache.Cached(ev.counterOf(d), ev.began)
-	if denied && d.cost > d.maxHits-d.rule.KeepFree {
+	if denied && d.cost > d.maxHits-d.keepFree {
 		dec.RetryAfter = penstock.Never
 	}
 	return dec, denied
@@ -186,7 +188,7 @@ func (ev *evaluation) noteDenials() {
 			continue
 		}
 		dec := d.status.Decision
-		if d.addsHits() || dec.Remaining <= d.rule.KeepFree {
+		if d.addsHits() || dec.Remaining <= d.keepFree {
 			dec.RetryAfter = dec.ResetAfter
 			ev.engine.denials.cache.Note(ev.counterOf(d), dec, ev.began)
 		}

@@ -27,6 +27,7 @@ var (
 	ErrNoPermitID         = errors.New("the descriptor has no ID for its permit")
 	ErrNoSettle           = errors.New("the descriptors cannot be taken or settled under an ID")
 	ErrSeveralLimits      = errors.New("units of a rule with several limits cannot be taken ahead")
+	ErrQueue              = errors.New("units of a queue cannot be taken ahead: each acts at a time of its own")
 	ErrNoRelease          = errors.New("a concurrent limit needs to know when a request has ended, and this API never does")
 )
 

@@ -21,7 +21,7 @@ type found struct {
 	table  *ruleTable
 	domain *rules.Domain
 	ds     []Descriptor
-	id     requestID
+	terms  Terms
 	compat bool // descriptors are decided as Envoy's service does
 	result *Result
 
@@ -51,6 +51,8 @@ type limitedDescriptor struct {
 	hold     time.Duration     // for how long the store remembers the ID
 	newID    bool              // whether its ID must hold no permit
 	tooMany  bool              // asks for more permits than any store grants at once
+	keepFree int64             // how many units must remain; zero if it is plain, then its template says so
+	maxDelay time.Duration     // the longest delay of a queue
 
 	phase phase
 	way   way
@@ -95,7 +97,7 @@ func (d *limitedDescriptor) setStatus(decision *penstock.Decision) {
 
 // find finds the limit, the key and the phase of every descriptor.
 func (f *found) find(ctx context.Context) error {
-	plain := !f.compat && f.id == requestID{} && !f.remembersDenials()
+	plain := !f.compat && f.terms.isPlain() && !f.remembersDenials()
 	for i := range f.ds {
 		isPlain, err := f.match(ctx, i)
 		if err != nil {
@@ -117,6 +119,9 @@ func (f *found) find(ctx context.Context) error {
 	}
 	f.applyReplaces()
 	f.setText()
+	if err := f.checkTerms(); err != nil {
+		return err
+	}
 	if err := f.setID(); err != nil {
 		return err
 	}
@@ -134,11 +139,15 @@ func (f *found) find(ctx context.Context) error {
 
 // assign gives a descriptor its phase and way.
 func (f *found) assign(d *limitedDescriptor) {
-	if f.id.settle && !d.rule.Settle {
+	if f.terms.Settle && !d.rule.Settle {
 		d.cost = 0 // it is only peeked at
 	}
 	d.phase = f.phaseOf(d)
 	d.way = f.wayOf(d)
+	d.keepFree = max(d.rule.KeepFree, f.terms.KeepFree)
+	if d.template.Limit.HasQueue() && !d.way.overdraw && !d.way.settle {
+		d.maxDelay = f.terms.MaxDelay
+	}
 	f.phases |= 1 << d.phase
 	if d.phase != phaseEnforced {
 		f.phases |= 1 << phaseLast
@@ -146,18 +155,18 @@ func (f *found) assign(d *limitedDescriptor) {
 	if d.phase == phaseKnown {
 		f.phases |= 1 << phasePeeked
 	}
-	if d.quota && !f.id.settle {
+	if d.quota && !f.terms.Settle {
 		f.phases |= 1 << phaseQuota
 	}
 }
 
 func (f *found) phaseOf(d *limitedDescriptor) phase {
 	switch r := d.rule; {
-	case f.id.settle && r.Settle && f.denies(d):
+	case f.terms.Settle && r.Settle && f.denies(d):
 		return phaseSettle
-	case f.id.settle && r.Settle:
+	case f.terms.Settle && r.Settle:
 		return phaseSettleKnown
-	case f.id.settle: // bans deny nothing that has been used already
+	case f.terms.Settle: // bans deny nothing that has been used already
 		return phaseLast
 	case d.tooMany || d.isBanned() && d.cost >= 0:
 		return phaseKnown
@@ -171,6 +180,8 @@ func (f *found) phaseOf(d *limitedDescriptor) phase {
 		return phaseLast
 	case d.quota:
 		return phaseQuota
+	case f.terms.AtMost:
+		return phaseAtMost
 	}
 	return phaseEnforced
 }
@@ -189,7 +200,7 @@ func (f *found) wayOf(d *limitedDescriptor) way {
 	case d.underRule:
 		return way{overdraw: takes, peekAfter: d.cost != 0}
 	}
-	return way{}
+	return way{atMost: takes && f.terms.AtMost}
 }
 
 // denies reports whether a descriptor can deny the request by itself: if the request was

@@ -56,7 +56,7 @@ func (ev *evaluation) deniesBeside(d *limitedDescriptor) bool {
 func (ev *evaluation) returnPartial(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.id.settle && ev.deniesBeside(d) {
+		if d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.terms.Settle && ev.deniesBeside(d) {
 			d.returned = true
 			ev.add(d, -d.granted())
 		}

@@ -80,6 +80,8 @@ func (ev *evaluation) interpret(d *limitedDescriptor, n int) {
 		dec.Allowed, dec.Limit, dec.Remaining = !d.denied, before.Limit, max(before.Remaining-dec.Granted, 0)
 	case d.underRule && r.Cost == 0: // after the charge, if there was one
 		dec.Granted = d.granted()
+	case d.phase == phaseAtMost && r.Cost < 0: // what is left of its grant
+		dec.Granted += d.granted()
 	case d.denyInDebt && r.Cost == 0:
 		dec.Allowed = dec.Allowed && !owes(&r.Limit, dec)
 	}
@@ -127,13 +129,13 @@ func (d *limitedDescriptor) compareHits(r *penstock.Request, dec *penstock.Decis
 	}
 }
 
-// kept returns how many of so many hits the descriptor keeps free: those of its rule or, of a
+// kept returns how many of so many hits the descriptor keeps free: those of its rule or of the caller or, of a
 // share of the rule's, the same share of them, rounded up.
 func (d *limitedDescriptor) kept(most int64) int64 {
-	if most == d.maxHits || d.rule.KeepFree == 0 {
-		return d.rule.KeepFree
+	if most == d.maxHits || d.keepFree == 0 {
+		return d.keepFree
 	}
-	return int64(math.Ceil(float64(d.rule.KeepFree) * float64(most) / float64(d.maxHits)))
+	return int64(math.Ceil(float64(d.keepFree) * float64(most) / float64(d.maxHits)))
 }
 
 // A failurePolicy says how a store decides during an outage. It may be nil.

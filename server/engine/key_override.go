@@ -262,7 +262,7 @@ func (k *keyOverrides) CheckOverride(rule *rules.Rule, o *overrides.Override) er
 	case rule.Unlimited:
 		return fmt.Errorf("rule %s is unlimited: its keys can only be banned", rule.Name)
 	case action.Kind == overrides.Unlimited:
-	case action.Limit.Algorithm == penstock.LeakyBucket && rule.Limit.Algorithm != penstock.LeakyBucket:
+	case action.Limit.HasQueue() && !rule.Limit.HasQueue():
 		return fmt.Errorf("a leaky-bucket delays requests, and rule %s does not: want another algorithm", rule.Name)
 	case !fits(rule, action):
 		return fmt.Errorf("rule %s is %s: a limit over time and a concurrent one cannot replace each other, because permits have IDs", rule.Name, rule.Limit.Algorithm)

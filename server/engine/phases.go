@@ -22,6 +22,8 @@ import (
 //	hits         all others under compat: envoy         each    one denies, or all quotas do
 //	own          takes under limits that they bring     each    one denies
 //	quota        takes under quota rules                each    all quotas deny
+//	atMost       takes under other rules, of at most    each    one has nothing left
+//	             what is left
 //	enforced     takes under other rules                all     one denies
 //	settle       to settle, under rules that deny       all     never
 //	settleKnown  to settle, under other rules           alone   never; an ID may be unknown
@@ -43,6 +45,7 @@ const (
 	phaseHits
 	phaseOwn
 	phaseQuota
+	phaseAtMost
 	phaseEnforced
 	phaseSettle
 	phaseSettleKnown
@@ -58,6 +61,7 @@ var phases = [...]struct {
 	phaseHits:        {stops: func(ev *evaluation) bool { return ev.anyDenies() || ev.allQuotasDeny() }},
 	phaseOwn:         {stops: (*evaluation).anyDenies},
 	phaseQuota:       {stops: (*evaluation).allQuotasDeny},
+	phaseAtMost:      {stops: (*evaluation).anyDenies},
 	phaseEnforced:    {stops: (*evaluation).anyDenies, all: true},
 	phaseSettle:      {all: true},
 	phaseSettleKnown: {all: true, alone: true},
@@ -91,6 +95,9 @@ func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
 		if p == phaseOwn && err == nil && !ev.over { // other descriptors of the key do not see hits of a quota that denied
 			err = ev.call(ev.addRefunds(ctx), false)
 		}
+		if p == phaseAtMost && err == nil && !ev.over {
+			err = ev.levelGrants(ctx)
+		}
 	}
 	if err == nil && ev.phases.has(phaseLast) {
 		err = ev.complete(ctx)
@@ -113,7 +120,7 @@ func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
 		if err := ev.holdBack(ctx); err != nil {
 			return err
 		}
-	case p == phaseQuota && ev.id.text != "":
+	case p == phaseQuota && ev.terms.ID != "":
 		// What quotas take under an ID stays charged after an error, so a request that the
 		// store would reject afterwards takes nothing.
 		if err := ev.checkTogether(); err != nil {
@@ -168,7 +175,7 @@ func (ev *evaluation) holdBack(ctx context.Context) error {
 
 // fits reports whether the cost of a descriptor that was peeked at fits.
 func (d *limitedDescriptor) fits() bool {
-	return !d.denied && d.cost <= d.status.Decision.Remaining-d.rule.KeepFree
+	return !d.denied && d.cost <= d.status.Decision.Remaining-d.keepFree
 }
 
 // settleIfKnown settles a descriptor. If its ID is not remembered, it is peeked at.
@@ -208,7 +215,7 @@ func (ev *evaluation) complete(ctx context.Context) error {
 func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		d.returned = d.granted() > 0 && (ev.over || d.denied) && !d.rule.ChargeAlways && !ev.id.settle
+		d.returned = d.granted() > 0 && (ev.over || d.denied) && !d.rule.ChargeAlways && !ev.terms.Settle
 		if ev.over && d.releases() {
 			ev.add(d, d.cost)
 		} else if d.returned {
@@ -304,6 +311,9 @@ func (ev *evaluation) add(d *limitedDescriptor, cost int64) *penstock.Request {
 		}
 	}
 	r.Key, r.Cost = ev.keyOf(d), cost
+	if cost > 0 {
+		r.KeepFree, r.MaxDelay = max(r.KeepFree, d.keepFree), d.maxDelay
+	}
 	return r
 }
 
@@ -353,7 +363,7 @@ func (ev *evaluation) record() {
 // that the request may have renewed: their holder still works, and knows the ID to release them.
 // Under an ID nothing is refunded: a repetition is granted the same.
 func (ev *evaluation) refundAll(ctx context.Context) {
-	if ev.id.text != "" {
+	if ev.terms.ID != "" {
 		return
 	}
 	for i := range ev.limited {

@@ -67,10 +67,11 @@ func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 	return s
 }
 
-// isPlain reports whether a take under the rule can deny the request, and has nothing to do
-// with other rules, nor with IDs.
+// isPlain reports whether a take under the rule can deny the request, is not delayed, and has nothing
+// to do with other rules, nor with IDs.
 func isPlain(r *rules.Rule) bool {
-	return !r.Unlimited && !r.Shadow && !r.Quota && !r.ChargeAlways && !r.Settle && len(r.Replaces) == 0 && !r.Limit.HasPermits()
+	return !r.Unlimited && !r.Shadow && !r.Quota && !r.ChargeAlways && !r.Settle && len(r.Replaces) == 0 &&
+		!r.Limit.HasPermits() && !r.Limit.HasQueue()
 }
 
 // newTemplate returns a request with a compiled limit. The store rejects an invalid limit.

@@ -9,45 +9,23 @@ import (
 	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
-// This file is about requests by rules under an ID. The caller takes an estimate, and
-// settles it under the same ID once the cost is known.
+// This file is about requests by rules under an ID: a repeated one is charged once. A caller may also
+// take an estimate, and settle it under the same ID once the cost is known.
 //
 // The ID stands on every limit of the request, so that a repeated take is charged once, as
 // a whole. Only rules with settle are settled: a limit on requests beside one on tokens
 // stays as it was charged.
 
-// DecideWithID is [Engine.Decide] under an ID: a repeated request is charged once. Units that
-// were taken stay charged after an error, because a repetition is granted the same. If rules
-// apply and none of them has settle, the error is [ErrNoSettle].
-func (e *Engine) DecideWithID(ctx context.Context, domain, id string, ds []Descriptor, r *Result) error {
-	return e.evaluate(ctx, domain, requestID{text: id}, ds, r)
-}
-
-// Settle makes what was charged under the ID equal to the costs of the descriptors, under
-// their rules with settle. All rules that can deny the request are settled or none is: an ID
-// that is not remembered is [penstock.ErrUnknownID]. A shadow or quota rule, which may have
-// granted nothing to an allowed request, is settled if it remembers the ID. Other rules are
-// only peeked at.
-func (e *Engine) Settle(ctx context.Context, domain, id string, ds []Descriptor, r *Result) error {
-	return e.evaluate(ctx, domain, requestID{text: id, settle: true}, ds, r)
-}
-
-// A requestID is the ID under which a request is decided, or settled.
-type requestID struct {
-	text   string // "" for none
-	settle bool
-}
-
 // setID sets the ID of the store's requests.
 func (f *found) setID() error {
-	if f.id.text == "" || len(f.limited) == 0 {
+	if f.terms.ID == "" || len(f.limited) == 0 {
 		return nil
 	}
 	first := f.limited[0].rule.Name
 	switch {
 	case f.compat:
 		return fmt.Errorf("rule %s: %w: its hits are counted as Envoy's service counts them", first, ErrNoSettle)
-	case !f.hasSettle:
+	case f.terms.Settle && !f.hasSettle:
 		return fmt.Errorf("rule %s: %w: it needs settle: true", first, ErrNoSettle)
 	}
 	longest := f.longestHold()
@@ -59,7 +37,7 @@ func (f *found) setID() error {
 		case d.cost < 0:
 			return &penstock.FieldError{Field: "Cost", Problem: "must not be negative under an ID: settle it to 0", Kind: penstock.ErrBadCost}
 		case !d.template.Limit.HasPermits(): // an entry names its permit
-			d.id, d.hold = f.id.text, d.rule.Hold
+			d.id, d.hold = f.terms.ID, d.rule.Hold
 			if longest > remembered(d) {
 				d.hold = longest
 			}
@@ -84,12 +62,11 @@ func remembered(d *limitedDescriptor) time.Duration {
 }
 
 // Check returns the error of a request that the rules cannot decide, or settle, whatever the
-// store holds: a permit without an ID, or an ID under rules without settle. It is for APIs that
-// decide several requests in turn, so that one that is invalid charges none of the others. An ID
-// of "" is none.
-func (e *Engine) Check(ctx context.Context, domain, id string, settle bool, ds []Descriptor) error {
+// store holds: a permit without an ID, or an ID to settle under rules without settle. It is for APIs that
+// decide several requests in turn, so that one that is invalid charges none of the others.
+func (e *Engine) Check(ctx context.Context, domain string, terms Terms, ds []Descriptor) error {
 	var r Result
-	ev, err := e.open(domain, requestID{id, settle}, ds, &r)
+	ev, err := e.open(domain, terms, ds, &r)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func newSettleEngine(t *testing.T, store penstock.Store, algorithm string, o *en
 func takeWithID(t *testing.T, e *engine.Engine, id string, ds ...engine.Descriptor) string {
 	t.Helper()
 	var r engine.Result
-	if err := e.DecideWithID(t.Context(), "llm", id, ds, &r); err != nil {
+	if err := e.DecideOn(t.Context(), "llm", engine.Terms{ID: id}, ds, &r); err != nil {
 		t.Fatalf("taking %v: %v", ds, err)
 	}
 	return textOf(&r)
@@ -40,7 +40,7 @@ func takeWithID(t *testing.T, e *engine.Engine, id string, ds ...engine.Descript
 func settle(t *testing.T, e *engine.Engine, id string, ds ...engine.Descriptor) string {
 	t.Helper()
 	var r engine.Result
-	if err := e.Settle(t.Context(), "llm", id, ds, &r); err != nil {
+	if err := e.DecideOn(t.Context(), "llm", engine.Terms{ID: id, Settle: true}, ds, &r); err != nil {
 		t.Fatalf("settling %v: %v", ds, err)
 	}
 	return textOf(&r)
@@ -72,7 +72,7 @@ func TestSettleByRulesIsAllOrNothing(t *testing.T) {
 		e := newSettleEngine(t, store, "fixed-window", nil)
 		takeWithID(t, e, "x", descriptor(40, "minute=7"))
 		var r engine.Result
-		err := e.Settle(t.Context(), "llm", "x", []engine.Descriptor{descriptor(1, "minute=7"), descriptor(1, "day=7")}, &r)
+		err := e.DecideOn(t.Context(), "llm", engine.Terms{ID: "x", Settle: true}, []engine.Descriptor{descriptor(1, "minute=7"), descriptor(1, "day=7")}, &r)
 		if !errors.Is(err, penstock.ErrUnknownID) {
 			t.Errorf("got %v, want ErrUnknownID", err)
 		}
@@ -170,12 +170,12 @@ func TestSettleUnmatched(t *testing.T) {
 	e := newSettleEngine(t, newMemory(), "fixed-window", &engine.Options{DenyUnmatched: true})
 	want(t, settle(t, e, "x", descriptor(5, "other=7")), "allowed: no rule")
 	var r engine.Result
-	if err := e.Settle(t.Context(), "elsewhere", "x", []engine.Descriptor{descriptor(5, "other=7")}, &r); err != nil || r.OverLimit {
+	if err := e.DecideOn(t.Context(), "elsewhere", engine.Terms{ID: "x", Settle: true}, []engine.Descriptor{descriptor(5, "other=7")}, &r); err != nil || r.OverLimit {
 		t.Errorf("in an unknown domain: %v, %v", textOf(&r), err)
 	}
 }
 
-// A request under an ID needs a rule with settle, and no rule that cannot be repeated.
+// A request under an ID needs rules that can be repeated, and a settlement a rule with settle.
 func TestTakeWithIDIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -193,10 +193,11 @@ func TestTakeWithIDIsRefused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := newSettleEngine(t, newMemory(), "fixed-window", &c.options)
 			var r engine.Result
-			if err := e.DecideWithID(t.Context(), "llm", "x", c.ds, &r); !errors.Is(err, c.want) {
+			err := e.DecideOn(t.Context(), "llm", engine.Terms{ID: "x"}, c.ds, &r)
+			if c.name != "no rule with settle" && !errors.Is(err, c.want) {
 				t.Errorf("take: got %v, want %v", err, c.want)
 			}
-			if err := e.Settle(t.Context(), "llm", "x", c.ds, &r); !errors.Is(err, c.want) {
+			if err := e.DecideOn(t.Context(), "llm", engine.Terms{ID: "x", Settle: true}, c.ds, &r); !errors.Is(err, c.want) {
 				t.Errorf("settle: got %v, want %v", err, c.want)
 			}
 			want(t, decide(t, e, "llm", descriptor(0, "minute=7"), descriptor(0, "plan=b")), "allowed: granted=0 remaining=100 | granted=0 remaining=50")

@@ -112,7 +112,7 @@ func (s *Stats) addDenied(units int64, shadow bool) {
 // updateStats updates the statistics of the rules. A settlement is in them only if the store
 // failed: what it settles was counted when it was taken.
 func (ev *evaluation) updateStats(err error) {
-	if ev.id.settle && (err == nil || errors.Is(err, penstock.ErrUnknownID)) {
+	if ev.terms.Settle && (err == nil || errors.Is(err, penstock.ErrUnknownID)) {
 		return
 	}
 	for i := range ev.limited {

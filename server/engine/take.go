@@ -99,7 +99,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	if err != nil || !addsHits {
 		return dec, err
 	}
-	d := limitedDescriptor{rule: r, template: &request, maxHits: state.maxHits}
+	d := limitedDescriptor{rule: r, template: &request, maxHits: state.maxHits, keepFree: r.KeepFree}
 	d.compareHits(&request, &dec, e.onFailure)
 	dec.Allowed = cost <= 0 || dec.Remaining >= cost
 	if dec.RetryAfter = 0; !dec.Allowed {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
@@ -58,13 +57,10 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 	if err != nil || !response.Decision.Allowed || delay == 0 {
 		return response, err
 	}
-	if delay > s.maxHold {
-		return s.denyLongDelay(ctx, a, response)
-	}
 	// net/http notices a disconnect only after the body has been read.
 	_, _ = io.CopyN(io.Discard, r.Body, httpserver.MaxBody)
 	defer httpserver.SuspendTimeout(r)()
-	timer := time.NewTimer(delay)
+	timer := time.NewTimer(min(delay, s.maxHold)) // a fallback that allows all may delay for longer
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -76,6 +72,7 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 
 func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
 	if a.ByRules() {
+		a.Request.MaxDelay = min(cmp.Or(a.Request.MaxDelay, s.maxHold), s.maxHold)
 		return c.decideByRules(r.Context(), s.engine, &a.takeRequest)
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
@@ -87,32 +84,11 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 		return takecall.Reply{}, &fieldError{path: []string{"limit"}, problem: engine.ErrNoRelease.Error()}
 	}
 	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)
-	if sr.Limit.Algorithm == penstock.LeakyBucket && sr.MaxDelay == 0 {
+	if sr.Limit.HasQueue() && sr.MaxDelay == 0 {
 		sr.MaxDelay = s.maxHold
 	}
 	d, err := s.engine.Take(r.Context(), sr, mayRefund)
 	return takecall.UnderLimit(&sr, d), err
-}
-
-// denyLongDelay refunds a request whose delay exceeds MaxHold, and returns its
-// denial.
-func (s *Server) denyLongDelay(ctx context.Context, a *authRequest, granted takecall.Reply) (takecall.Reply, error) {
-	if err := s.refund(ctx, a, granted); err != nil {
-		return takecall.Reply{}, err
-	}
-	return denied(granted, granted.Decision.Delay-s.maxHold), nil
-}
-
-// denied returns the denial of a response that was granted with a delay.
-func denied(r takecall.Reply, retryAfter time.Duration) takecall.Reply {
-	for i := range r.Parts {
-		r.Parts[i] = denied(r.Parts[i], retryAfter)
-	}
-	if r.Decision.Delay > 0 {
-		r.Decision.Allowed, r.Decision.RetryAfter = false, retryAfter
-	}
-	r.Decision.Granted, r.Decision.Delay = 0, 0
-	return r
 }
 
 // refund returns what a request was granted, even if its client has disconnected.

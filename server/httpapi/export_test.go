@@ -29,7 +29,7 @@ func Fields() map[string][]string {
 	return map[string][]string{
 		schemas + "Take":       (requestFields | listFields).names(),
 		schemas + "ByLimit":    (limitFields | fieldCost | fieldReset | fieldID).names(),
-		schemas + "ByRules":    (ruleFields | fieldCost | fieldReset | fieldID).names(),
+		schemas + "ByRules":    (requestFields &^ ownFields).names(),
 		schemas + "List":       listFields.names(),
 		schemas + "Descriptor": descriptorFields.names(),
 		schemas + "Descriptor/properties/entries/items": entryFields.names(),

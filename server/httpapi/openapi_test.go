@@ -149,6 +149,7 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 		take(`{"key":"k","limit":"10/1m","keep_free":9}`)
 		take(`{"key_base64":"/w==","limit":"1/1m","id":"x"}`)
 		take(byRules("remote_address=1", "watched=2", "plan=gold", "unruled=3"))
+		take(`{"at_most":true,"keep_free":1,"max_delay":1,` + byRules("line=1")[1:])
 	}
 	take(`{"domain":"edge","cost":2,"descriptors":[{"entries":[{"key":"tenant"}],"cost":1}]}`)
 	take(`{"key":"k","limit":"1/1m","reset":true}`)

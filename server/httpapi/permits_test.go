@@ -103,13 +103,13 @@ func TestTakeEachChargesNothingBesideAnInvalidRequest(t *testing.T) {
 		const others = `{"key":"k","limit":"9/1h"},{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"/"}]}]},`
 		const holder = `{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}`
 		for body, pointer := range map[string]string{
-			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`:                                                      "descriptors",
-			`{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"x"}]}],"id":"x"}`:                                               "descriptors",
-			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"cost":9999}`:         "cost",
-			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"reset":true}`:        "id",
-			`{"domain":"edge","descriptors":[{"entries":[{"key":"unruled"}]},{"entries":[{"key":"path","value":"x"}]}],"id":"x","cost":1}`:      "descriptors",
-			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}],"cost":101}],"cost":1}`: "cost",
-			`{"domain":"edge","descriptors":[` + holder + `,` + holder + `]}`:                                                                   "id",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`:                                                       "descriptors",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"x"}]}],"keep_free":-1}`:                                          "keep_free",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"cost":9999}`:          "cost",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"reset":true}`:         "id",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"unruled"}]},{"entries":[{"key":"path","value":"x"}]}],"keep_free":-1,"id":"x"}`: "keep_free",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}],"cost":101}],"cost":1}`:  "cost",
+			`{"domain":"edge","descriptors":[` + holder + `,` + holder + `]}`:                                                                    "id",
 		} {
 			w := remote.post(server, "/v1/take", `{"mode":"each","requests":[`+others+body+`]}`, "")
 			if w.Code != 400 || !strings.Contains(w.Body.String(), `"pointer":"#/requests/2/`+pointer+`"`) {

@@ -168,7 +168,8 @@ func asDescriptorError(err error) error {
 	case errors.Is(err, engine.ErrNoDomain):
 		return &fieldError{path: []string{"domain"}, problem: "must not be empty"}
 	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors),
-		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease), errors.Is(err, engine.ErrNoSettle):
+		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease), errors.Is(err, engine.ErrNoSettle),
+		errors.Is(err, engine.ErrNoAtMost):
 		return &fieldError{path: []string{"descriptors"}, problem: err.Error()}
 	}
 	return err

@@ -35,7 +35,7 @@ func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeReque
 	if err := t.Decide(ctx, e, t.Descriptors, &c.result); err != nil {
 		return takecall.Reply{}, err
 	}
-	return takecall.Combine(!c.result.OverLimit, takecall.UnderRules(&c.result, t.Descriptors)), nil
+	return takecall.Combine(!c.result.OverLimit, t.UnderRules(&c.result, t.Descriptors)), nil
 }
 
 // decideEach decides every request by itself: those with a limit in one call of
@@ -95,7 +95,7 @@ func (c *call) checkByRules(ctx context.Context, e *engine.Engine) error {
 		if !t.fields.has(ruleFields) {
 			continue
 		}
-		if err := e.Check(ctx, t.Domain, t.Request.ID, t.Request.Settle, t.Descriptors); err != nil {
+		if err := e.Check(ctx, t.Domain, t.Terms(), t.Descriptors); err != nil {
 			return inRequest(i, err)
 		}
 	}
@@ -140,6 +140,14 @@ func (c *call) checkUniform() error {
 		case t.Request.ID != first.Request.ID && t.fields.has(ruleFields):
 			return inRequest(i, &fieldError{
 				path: []string{"id"}, problem: "mode \"all\" wants the same id in all requests", kind: ProblemBadCost,
+			})
+		case t.Request.AtMost && t.fields.has(ruleFields):
+			return inRequest(i, &fieldError{
+				path: []string{"at_most"}, problem: "at_most cannot be used in an all-or-nothing request", kind: ProblemBadCost,
+			})
+		case t.Terms() != first.Terms() && t.fields.has(ruleFields):
+			return inRequest(i, &fieldError{
+				path: []string{"keep_free"}, problem: "mode \"all\" wants the same keep_free and max_delay in all requests", kind: ProblemBadCost,
 			})
 		}
 	}
@@ -195,7 +203,7 @@ func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takecall
 	if err := c.requests[0].Decide(ctx, e, descriptors, &c.result); err != nil {
 		return takecall.Reply{}, aboutList(err)
 	}
-	rest := takecall.UnderRules(&c.result, descriptors)
+	rest := c.requests[0].UnderRules(&c.result, descriptors)
 	parts := make([]takecall.Reply, len(c.requests))
 	for i := range c.requests {
 		n := len(c.requests[i].Descriptors)

@@ -59,6 +59,7 @@ const (
 	keyFields   = fieldKey | fieldKeyBase64
 	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldNewID | fieldHold
 	ruleFields  = fieldDomain | fieldDescriptors
+	ownFields   = keyFields | fieldLimit | fieldOverdraw | fieldNewID | fieldHold // have no meaning by rules
 	listFields  = fieldMode | fieldRequests
 
 	requestFields    = limitFields | ruleFields | fieldCost | fieldReset | fieldID
@@ -258,8 +259,8 @@ func (t *takeRequest) check() error {
 	switch {
 	case t.reset && t.fields.has(fieldCost):
 		return &fieldError{path: []string{"reset"}, problem: "reset cannot be combined with cost: it refunds all units"}
-	case t.fields.has(ruleFields) && t.fields.has(limitFields):
-		name := t.fields.first(limitFields)
+	case t.fields.has(ruleFields) && t.fields.has(ownFields):
+		name := t.fields.first(ownFields)
 		return &fieldError{path: []string{name}, problem: name + " cannot be combined with domain and descriptors"}
 	case t.fields.has(ruleFields):
 		return t.checkDescriptors()

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -92,6 +93,35 @@ func TestTakePeekRefundReset(t *testing.T) {
 				allowed = "false"
 			}
 			got.want(t, step.status, `{"allowed":`+allowed+`,`+step.response+`,"source":"store"}`)
+		}
+	})
+}
+
+// By rules, an ID, at_most, keep_free and max_delay mean what they mean under a limit.
+func TestTakeByRulesOnTerms(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		base := serveStore(t, store)
+		for _, step := range []struct {
+			request string
+			status  int
+			granted int
+		}{
+			{`{"cost":2,"id":"a",` + byRules("tenant=1")[1:], 200, 2},
+			{`{"cost":2,"id":"a",` + byRules("tenant=1")[1:], 200, 2},
+			{`{"cost":2,"keep_free":2,` + byRules("tenant=1")[1:], 429, 0},
+			{`{"cost":9,"at_most":true,"keep_free":1,` + byRules("tenant=1", "team=2")[1:], 200, 2},
+			{`{"cost":1,` + byRules("tenant=1")[1:], 200, 1},
+			{`{"cost":9,"at_most":true,` + byRules("tenant=1", "team=2")[1:], 429, 0},
+			{byRules("queue=1"), 200, 1},
+			{`{"max_delay":60,` + byRules("queue=1")[1:], 429, 0},
+		} {
+			got := post(t, base, step.request)
+			if want := fmt.Sprintf(`"granted":%d,`, step.granted); got.status != step.status || !strings.Contains(got.rawBody, want) {
+				t.Errorf("%s: got %d %s, want %d with %s", step.request, got.status, got.rawBody, step.status, want)
+			}
+		}
+		if got := post(t, base, `{"cost":98,`+byRules("team=2")[1:]); got.status != 200 {
+			t.Errorf("got %d %s, want 98 of 100 to be left", got.status, got.rawBody)
 		}
 	})
 }

@@ -128,7 +128,7 @@ func (r *reply) takeError(err error) {
 		r.error("ERR " + argument.Error())
 	case errors.As(err, &field):
 		r.error("ERR " + fieldText(field))
-	case errors.Is(err, engine.ErrNoSettle), errors.Is(err, engine.ErrNoPermitID):
+	case errors.Is(err, engine.ErrNoSettle), errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoAtMost):
 		r.error("ERR " + errorText(err))
 	case errors.Is(err, penstock.ErrUnknownID):
 		r.error("UNKNOWNID nothing is remembered under this ID; nothing was charged")

@@ -26,9 +26,9 @@ const (
 var takeHelp = []string{
 	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id [HOLD ms]] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n] [NEWID]",
 	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
-	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET] [ID id]",
+	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET] [ID id] [ATMOST] [MAXDELAY ms] [KEEPFREE n]",
 	"    Takes units by the rules of a domain, for one descriptor.",
-	"PENSTOCK.TAKE [COST n] [ID id] DOMAIN domain ENTRIES n k v [k v ...] [COST n | RESET] [ENTRIES ...]",
+	"PENSTOCK.TAKE [COST n] [ID id] [ATMOST] [MAXDELAY ms] [KEEPFREE n] DOMAIN domain ENTRIES n k v [k v ...] [COST n | RESET] [ENTRIES ...]",
 	"    The same for several descriptors: all of them or none.",
 	"PENSTOCK.SETTLE KEY key LIMIT limit ID id COST n",
 	"PENSTOCK.SETTLE ID id DOMAIN domain k v [k v ...] COST n",
@@ -64,7 +64,7 @@ const (
 	wordDomain
 	wordEntries
 
-	limitWords = wordKey | wordLimit | wordHold | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree | wordNewID
+	limitWords = wordKey | wordLimit | wordHold | wordOverdraw | wordNewID // have no meaning by rules
 	ruleWords  = wordDomain | wordEntries
 )
 

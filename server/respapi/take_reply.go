@@ -9,7 +9,7 @@ import (
 // replyByRules returns the reply for the result of a command by rules. If it has several
 // descriptors, the decision is the tightest of those that agree with the outcome.
 func replyByRules(t *takeCall, result *engine.Result) *takecall.Reply {
-	parts := takecall.UnderRules(result, t.Descriptors)
+	parts := t.UnderRules(result, t.Descriptors)
 	if len(parts) == 1 {
 		parts[0].Decision.Allowed = !result.OverLimit
 		return &parts[0]

@@ -210,6 +210,10 @@ func TestSettleByRules(t *testing.T) {
 		{"PENSTOCK.SETTLE DOMAIN shop team 9 COST -1 ID x", "-ERR COST: must not be negative"},
 		{"PENSTOCK.SETTLE DOMAIN shop user 9 COST 1 ID x", "-ERR rule shop/user: the descriptors cannot be taken or settled under an ID: it needs settle: true"},
 		{"PENSTOCK.TAKE DOMAIN shop team 9 COST 0", granted(0, 85)},
+		{"PENSTOCK.TAKE DOMAIN shop team 9 COST 90 KEEPFREE 10 ATMOST", granted(75, 10)},
+		{"PENSTOCK.TAKE KEEPFREE 10 DOMAIN shop team 9", `*18 "allowed" :0 "granted" :0 "limit" :100 "remaining" :10 "retry_after_ms" :60000 "reset_after_ms" :60000 "delay_ms" :0 "source" "store" "rule" "shop/team"`},
+		{"PENSTOCK.TAKE DOMAIN shop ENTRIES 1 team 9 COST 1 ENTRIES 1 user 9 COST 2 ATMOST", "-ERR ATMOST wants the same cost for all descriptors"},
+		{"PENSTOCK.TAKE DOMAIN shop team 9 HOLD 10", "-ERR HOLD cannot be combined with DOMAIN; if it is the key of an entry, write ENTRIES n before the entries"},
 	} {
 		if got := c.do(t, strings.Fields(test.command)...); got != test.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", test.command, got, test.want)

@@ -171,16 +171,19 @@ func (c *Call) refunds() bool {
 	return false
 }
 
+// cannotHold are the terms of Envoy, which cannot hold a request.
+var cannotHold = engine.Terms{MaxDelay: engine.NoDelay}
+
 // decide decides the request, with a record in the audit log if it refunds hits.
 func (s *Service) decide(ctx context.Context, c *Call, caller Caller) error {
 	if !c.refunds() {
-		return s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result)
+		return s.engine.DecideOn(ctx, c.Request.Domain, cannotHold, c.descriptors, &c.result)
 	}
 	ps, err := s.options.Audit.BeginAll(caller.Entry().OfDescriptors(c.Request.Domain, c.descriptors))
 	if err != nil {
 		return err
 	}
-	err = s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result)
+	err = s.engine.DecideOn(ctx, c.Request.Domain, cannotHold, c.descriptors, &c.result)
 	audit.ReturnAll(ps, c.descriptors, &c.result, err)
 	return err
 }

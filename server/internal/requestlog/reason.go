@@ -60,5 +60,6 @@ var causes = []struct {
 	{engine.ErrNoRelease, Descriptors},
 	{engine.ErrSeveralLimits, Descriptors},
 	{engine.ErrNoSettle, Descriptors},
+	{engine.ErrNoAtMost, Descriptors},
 	{engine.ErrNoRules, NoRules},
 }

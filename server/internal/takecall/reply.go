@@ -23,16 +23,16 @@ func UnderLimit(r *penstock.Request, d penstock.Decision) Reply {
 	return Reply{Decision: d, Limited: engine.HasNumbers(&d), Limit: r.Limit, Cost: r.Cost, KeepFree: r.KeepFree}
 }
 
-// UnderRules returns the reply to each descriptor. A rule in shadow mode allows whatever its
+// UnderRules returns the reply to each descriptor of the call, or of several calls on the same terms. A rule in shadow mode allows whatever its
 // limit decided.
-func UnderRules(result *engine.Result, ds []engine.Descriptor) []Reply {
+func (c *Call) UnderRules(result *engine.Result, ds []engine.Descriptor) []Reply {
 	parts := make([]Reply, len(result.Statuses))
 	for i := range result.Statuses {
 		s := &result.Statuses[i]
 		parts[i] = Reply{Decision: s.Decision, ByRules: true, Rule: s.Rule, Cost: ds[i].Cost}
 		parts[i].Decision.Allowed = !s.OverLimit
 		if s.Limited() {
-			parts[i].Limited, parts[i].Limit, parts[i].KeepFree = true, s.Rule.Limit, s.Rule.KeepFree
+			parts[i].Limited, parts[i].Limit, parts[i].KeepFree = true, s.Rule.Limit, max(s.Rule.KeepFree, c.Request.KeepFree)
 		}
 	}
 	return parts

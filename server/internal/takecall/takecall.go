@@ -14,7 +14,7 @@ import (
 // A Call asks for units under a limit, or by rules.
 type Call struct {
 	Limit   string           // as text; "" if the call goes by rules
-	Request penstock.Request // without its limit; by rules only Cost, ID and Settle have a meaning
+	Request penstock.Request // without its limit; by rules only Cost and what Terms returns have a meaning
 
 	Domain      string // "" if the call brings its limit
 	Descriptors []engine.Descriptor
@@ -46,15 +46,15 @@ func (c *Call) StoreRequest(e *engine.Engine, mayRefund func() bool) (penstock.R
 	return r, err
 }
 
-// Decide decides or settles descriptors in the domain of the call, under its ID if it has one.
+// Terms returns the terms of a call by rules.
+func (c *Call) Terms() engine.Terms {
+	r := &c.Request
+	return engine.Terms{ID: r.ID, Settle: r.Settle, AtMost: r.AtMost, KeepFree: r.KeepFree, MaxDelay: r.MaxDelay}
+}
+
+// Decide decides or settles descriptors in the domain of the call.
 func (c *Call) Decide(ctx context.Context, e *engine.Engine, ds []engine.Descriptor, r *engine.Result) error {
-	switch id := c.Request.ID; {
-	case c.Request.Settle:
-		return e.Settle(ctx, c.Domain, id, ds, r)
-	case id != "":
-		return e.DecideWithID(ctx, c.Domain, id, ds, r)
-	}
-	return e.Decide(ctx, c.Domain, ds, r)
+	return e.DecideOn(ctx, c.Domain, c.Terms(), ds, r)
 }
 
 // AuditEntries returns an entry for each refund and reset of the call, in their order.

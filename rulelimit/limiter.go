@@ -265,23 +265,14 @@ func (l *Limiter) decide(ctx context.Context, r *penstock.RuleRequest, answers [
 			Entries: d.Entries, Cost: d.Cost, Permits: engine.RenewPermits, ReleaseOnly: r.Release,
 		})
 	}
-	if err := c.ask(ctx, l.engine, r); err != nil {
+	terms := engine.Terms{ID: r.ID, Settle: r.Settle}
+	if err := l.engine.DecideOn(ctx, r.Domain, terms, c.descriptors, &c.result); err != nil {
 		return false, fmt.Errorf("rulelimit: %w", err)
 	}
 	for i := range c.result.Statuses {
 		answers[i] = answerOf(&c.result.Statuses[i], c.descriptors[i].Cost)
 	}
 	return !c.result.OverLimit, nil
-}
-
-func (c *call) ask(ctx context.Context, e *engine.Engine, r *penstock.RuleRequest) error {
-	switch {
-	case r.Settle:
-		return e.Settle(ctx, r.Domain, r.ID, c.descriptors, &c.result)
-	case r.ID != "":
-		return e.DecideWithID(ctx, r.Domain, r.ID, c.descriptors, &c.result)
-	}
-	return e.Decide(ctx, r.Domain, c.descriptors, &c.result)
 }
 
 func answerOf(s *engine.Status, cost int64) penstock.RuleAnswer {

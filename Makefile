@@ -198,7 +198,7 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus etcd:etcd-server
 
 .PHONY: setup
 setup: ## Install what make test needs and this machine lacks
@@ -209,6 +209,18 @@ setup: ## Install what make test needs and this machine lacks
 setup-integration: ## Install what make integration needs and this machine lacks
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(INTEGRATION_PROGRAMS)"
 	@$(MAKE) --no-print-directory $(TYPESCRIPT)
+	@command -v consul >/dev/null || $(MAKE) --no-print-directory $(CONSUL)
+
+# Debian 12 has no package of it, so it is that of Debian 11, which needs nothing to be installed.
+CONSUL_PACKAGE := consul_1.8.7+dfsg1-2+b3_amd64.deb
+CONSUL_SHA256  := e4e888bba104daba1d9161f49bfc52649a7e4efd45b1a7ead5bc54f2cb9c89d9
+CONSUL         := .bin/consul/usr/bin/consul
+
+$(CONSUL):
+	@mkdir -p .bin/consul
+	curl --silent --show-error --fail --retry 5 -o .bin/consul/package.deb http://deb.debian.org/debian/pool/main/c/consul/$(CONSUL_PACKAGE)
+	echo "$(CONSUL_SHA256)  .bin/consul/package.deb" | sha256sum --check --quiet
+	dpkg-deb --extract .bin/consul/package.deb .bin/consul
 
 # It checks the declarations of clients/typescript; to run that, nothing is built.
 TYPESCRIPT_VERSION := 5.9.3

@@ -29,15 +29,16 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
 // Options configure a [Limiter].
 type Options struct {
-	// MergeDomains lets several files add to one domain. Default: each domain must be in
-	// one file.
-	MergeDomains bool
+	// Source says how [Open] reads the rules: credentials for a server, where to keep them for
+	// a start without it, and whether several files may add to one domain. Optional.
+	Source rulesource.Options
 
 	// Shadow allows every request, and counts would-be denials. Default: rules are
 	// enforced.
@@ -87,14 +88,19 @@ type Limiter struct {
 	loadErr error
 }
 
-// Open loads the rules of a file or a directory, and returns a limiter that decides by them
-// and follows their changes until it is closed. Nil options are all defaults. If the content of a
-// file is wrong, the error is [rules.Errors].
+// Open loads the rules of a source, and returns a limiter that decides by them and follows their
+// changes until it is closed. The source is a file, a directory, or the URL of a configuration
+// centre, such as etcd://host:2379/limits/rules.yaml; see [rulesource.Open]. Nil options are all
+// defaults. If the content of a file is wrong, the error is [rules.Errors].
 func Open(ctx context.Context, source string, store penstock.Store, o *Options) (*Limiter, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	return New(ctx, rules.NewSource(source, &rules.Options{MergeDomains: o.MergeDomains}), store, o)
+	from, err := rulesource.Open(source, &o.Source)
+	if err != nil {
+		return nil, fmt.Errorf("rulelimit: source of the rules: %w", err)
+	}
+	return New(ctx, from, store, o)
 }
 
 // New is [Open] for rules of any source.

@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rulelimit"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
@@ -201,5 +204,28 @@ func TestTakeByRulesDoesNotAllocate(t *testing.T) {
 	take()
 	if n := testing.AllocsPerRun(200, take); n > 0 {
 		t.Errorf("%v allocations a decision, want none", n)
+	}
+}
+
+// A program starts without its configuration centre, from what it kept.
+func TestOpenFromServer(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(shop)) }))
+	o := &rulelimit.Options{Source: rulesource.Options{Keep: filepath.Join(t.TempDir(), "kept")}}
+	for _, stop := range []func(){server.Close, func() {}} {
+		lim, err := rulelimit.Open(t.Context(), server.URL+"/shop.yaml", penstock.NewMemory(nil), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := allow(t, lim, entries("user", "1")); a.Rule != "shop/user" {
+			t.Errorf("got %+v", a)
+		}
+		stop()
+		if err := lim.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := rulelimit.Open(t.Context(), "zookeeper://host/x", penstock.NewMemory(nil), nil); err == nil {
+		t.Error("unknown scheme: want an error")
 	}
 }

@@ -1,0 +1,161 @@
+package rulesource
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock/rules"
+)
+
+// The bounds of one request. A server that keeps to none of them costs at most this much.
+const (
+	maxBody      = 2 * rules.MaxFileBytes // rules in JSON and base64 are larger than as text
+	maxHeader    = 64 << 10
+	maxRedirects = 3
+	answerTime   = 10 * time.Second // without the time that a long poll was asked to take
+	holdTime     = 50 * time.Second // of a long poll: shorter than what proxies allow
+)
+
+// A client sends requests to one server at a time, the next one after a failure.
+type client struct {
+	http        *http.Client
+	servers     []string
+	at          int // index of the server in use
+	credentials func() (string, error)
+	token       string // of a login to the server in use; "" before it
+}
+
+func newClient(l *location, credentials func() (string, error)) *client {
+	if credentials == nil {
+		credentials = func() (string, error) { return "", nil }
+	}
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: l.tls, ForceAttemptHTTP2: true,
+		TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxIdleConns: 4, MaxResponseHeaderBytes: maxHeader,
+	}
+	return &client{http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}, servers: l.servers, credentials: credentials}
+}
+
+// checkRedirect refuses redirects that would send credentials to another host, or in plain text.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	switch first := via[0].URL; {
+	case r.URL.Host != first.Host || r.URL.Scheme != first.Scheme:
+		return errors.New("redirects to another host are refused")
+	case len(via) > maxRedirects:
+		return errors.New("too many redirects")
+	}
+	return nil
+}
+
+// fail makes the next server the one in use.
+func (c *client) fail() { c.at, c.token = (c.at+1)%len(c.servers), "" }
+
+// A request is sent with a method and header fields; with hold it may take so much longer.
+type request struct {
+	method, target string // the target is a path with its query
+	body           string
+	header         http.Header
+	hold           time.Duration
+}
+
+// A statusError is an answer other than 200.
+type statusError struct{ status int }
+
+func (e *statusError) Error() string { return fmt.Sprintf("status %d", e.status) }
+
+func hasStatus(err error, statuses ...int) bool {
+	var s *statusError
+	if !errors.As(err, &s) {
+		return false
+	}
+	for _, status := range statuses {
+		if s.status == status {
+			return true
+		}
+	}
+	return false
+}
+
+// do returns the body and the header of an answer. Errors contain no URL: its query may be
+// secret; nor do they contain what the server wrote, which may repeat what was sent.
+func (c *client) do(ctx context.Context, r request) (body []byte, header http.Header, err error) {
+	err = c.stream(ctx, r, func(answer *http.Response) error {
+		header = answer.Header
+		body, err = io.ReadAll(io.LimitReader(answer.Body, maxBody+1))
+		if err == nil && len(body) > maxBody {
+			err = fmt.Errorf("answer is larger than %d bytes", maxBody)
+		}
+		return err
+	})
+	return body, header, err
+}
+
+// stream sends a request, and reads the answer while it arrives.
+func (c *client) stream(ctx context.Context, r request, read func(*http.Response) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.hold+answerTime)
+	defer cancel()
+	sent, err := http.NewRequestWithContext(ctx, r.method, c.servers[c.at]+r.target, strings.NewReader(r.body))
+	if err != nil {
+		return errors.New("the path is no valid URL")
+	}
+	if r.header != nil {
+		sent.Header = r.header
+	}
+	sent.Header.Set("User-Agent", "penstock")
+	answer, err := c.http.Do(sent)
+	if err != nil {
+		return withoutURL(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // nothing was written
+	if answer.StatusCode != http.StatusOK {
+		return &statusError{answer.StatusCode}
+	}
+	return read(answer)
+}
+
+func withoutURL(err error) error {
+	var about *url.Error
+	if errors.As(err, &about) {
+		return about.Err
+	}
+	return err
+}
+
+// json sends a request, and decodes the answer.
+func (c *client) json(ctx context.Context, r request, into any) error {
+	body, _, err := c.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	return decode(body, into)
+}
+
+func decode(body []byte, into any) error {
+	if json.NewDecoder(bytes.NewReader(body)).Decode(into) != nil {
+		return errors.New("the answer is not the JSON that this server sends")
+	}
+	return nil
+}
+
+// userPassword returns credentials of this form, or two empty texts if there are none.
+func (c *client) userPassword() (user, password string, err error) {
+	text, err := c.credentials()
+	if err != nil || text == "" {
+		return "", "", err
+	}
+	user, password, ok := strings.Cut(text, ":")
+	if !ok {
+		return "", "", errors.New("credentials: want user:password")
+	}
+	return user, password, nil
+}

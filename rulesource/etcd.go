@@ -1,0 +1,137 @@
+package rulesource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/penstock-io/penstock/rules"
+)
+
+// An etcdKey is a key of etcd, or all keys below one that ends with a slash. It speaks to the
+// JSON gateway that every etcd since 3.4 has on its client port: the official client would add
+// thirty modules to the daemon and to each program for two calls.
+type etcdKey struct {
+	blocking
+	key string
+}
+
+func openEtcd(l *location) (protocol, error) {
+	if strings.Trim(l.path, "/") == "" {
+		return nil, errWantKey
+	}
+	return &etcdKey{key: l.path}, nil
+}
+
+// etcdRange is the request of a range, and of a watch.
+type etcdRange struct {
+	Key           []byte `json:"key"`
+	RangeEnd      []byte `json:"range_end,omitempty"`
+	StartRevision string `json:"start_revision,omitempty"`
+}
+
+func (s *etcdKey) all() etcdRange {
+	all := etcdRange{Key: []byte(s.key)}
+	if end, ok := strings.CutSuffix(s.key, "/"); ok {
+		all.RangeEnd = []byte(end + "0") // the byte after the slash
+	}
+	return all
+}
+
+// fetch waits for an event after the revision of the last fetch, and reads the keys.
+func (s *etcdKey) fetch(ctx context.Context, c *client, version string) ([]rules.File, string, error) {
+	files, next, err := s.fetchAs(ctx, c, version)
+	if hasStatus(err, http.StatusUnauthorized) && c.token != "" { // the token has expired
+		c.token = ""
+		files, next, err = s.fetchAs(ctx, c, version)
+	}
+	return files, next, err
+}
+
+func (s *etcdKey) fetchAs(ctx context.Context, c *client, version string) ([]rules.File, string, error) {
+	if err := c.loginEtcd(ctx); err != nil {
+		return nil, "", err
+	}
+	if version != "" {
+		if err := s.watch(ctx, c, version); err != nil {
+			return nil, "", err
+		}
+	}
+	var answer struct {
+		Header struct{ Revision string }
+		Kvs    []struct{ Key, Value []byte }
+	}
+	if err := c.json(ctx, c.etcdRequest("/v3/kv/range", s.all()), &answer); err != nil {
+		return nil, "", err
+	}
+	if len(answer.Kvs) == 0 {
+		return nil, "", errNoKey
+	}
+	var files []rules.File
+	for _, kv := range answer.Kvs {
+		files = appendKey(files, s.key, string(kv.Key), kv.Value)
+	}
+	return files, answer.Header.Revision, nil
+}
+
+// watch returns after the first event since a revision, or when it has waited for long enough.
+func (s *etcdKey) watch(ctx context.Context, c *client, version string) error {
+	revision, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		return nil
+	}
+	all := s.all()
+	all.StartRevision = strconv.FormatInt(revision+1, 10)
+	r := c.etcdRequest("/v3/watch", map[string]any{"create_request": all})
+	r.hold = holdTime
+	waiting, cancel := context.WithTimeout(ctx, holdTime)
+	defer cancel()
+	err = c.stream(waiting, r, func(answer *http.Response) error {
+		for events := json.NewDecoder(io.LimitReader(answer.Body, maxBody)); ; {
+			var event struct {
+				Result *struct {
+					Canceled bool
+					Events   []struct{}
+				}
+			}
+			if err := events.Decode(&event); err != nil {
+				return withoutURL(err)
+			}
+			if event.Result == nil {
+				return errors.New("watch failed")
+			}
+			if event.Result.Canceled || len(event.Result.Events) > 0 { // canceled if the revision is compacted
+				return nil
+			}
+		}
+	})
+	if waiting.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+func (c *client) etcdRequest(target string, body any) request {
+	text, _ := json.Marshal(body) // texts only
+	r := request{method: http.MethodPost, target: target, body: string(text), header: http.Header{"Content-Type": {"application/json"}}}
+	if c.token != "" {
+		r.header.Set("Authorization", c.token)
+	}
+	return r
+}
+
+// loginEtcd gets a token, if there are credentials and no token yet.
+func (c *client) loginEtcd(ctx context.Context) error {
+	user, password, err := c.userPassword()
+	if err != nil || user == "" || c.token != "" {
+		return err
+	}
+	var answer struct{ Token string }
+	err = c.json(ctx, c.etcdRequest("/v3/auth/authenticate", map[string]string{"name": user, "password": password}), &answer)
+	c.token = answer.Token
+	return err
+}

@@ -1,0 +1,79 @@
+package rulesource
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/penstock-io/penstock/rules"
+)
+
+// What is kept is a checksum, the identity of the source, and the files as JSON.
+
+// restore returns the rules that were kept.
+func (r *remote) restore() (*rules.Set, error) {
+	files, err := r.readKept()
+	if err != nil {
+		return nil, fmt.Errorf("those of the last run not restored: %w", err)
+	}
+	return r.parse(files)
+}
+
+func (r *remote) readKept() (files []rules.File, err error) {
+	f, err := os.Open(r.o.Keep)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	kept, err := io.ReadAll(io.LimitReader(f, 4*maxBody))
+	if err != nil {
+		return nil, err
+	}
+	const sum = sha256.Size
+	switch {
+	case len(kept) < 2*sum || sha256.Sum256(kept[sum:]) != [sum]byte(kept[:sum]):
+		return nil, errors.New("checksum does not match")
+	case !bytes.Equal(kept[sum:2*sum], r.id[:]):
+		return nil, errors.New("they are of another source")
+	}
+	return files, json.Unmarshal(kept[2*sum:], &files)
+}
+
+// keep writes files that are in use.
+func (r *remote) keep(files []rules.File) {
+	if r.o.Keep == "" {
+		return
+	}
+	text, err := json.Marshal(files)
+	if err == nil {
+		text = append(r.id[:], text...)
+		sum := sha256.Sum256(text)
+		err = replaceFile(r.o.Keep, append(sum[:], text...))
+	}
+	if err != nil && r.o.OnKeepError != nil {
+		r.o.OnKeepError(err)
+	}
+}
+
+// replaceFile writes a file that is there whole or not at all.
+func replaceFile(path string, text []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,233 @@
+package rulesource
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/penstock-io/penstock/rules"
+)
+
+// A protocol is how the rules on one kind of server are fetched.
+type protocol interface {
+	// fetch returns the rules and their version. With the version of the last fetch it waits,
+	// for [holdTime] at most, until there may be another. No files mean that
+	// there is no other.
+	fetch(ctx context.Context, c *client, version string) (files []rules.File, next string, err error)
+
+	// pause is the least time between two fetches, if a server without long poll is to be asked
+	// at an interval.
+	pause(poll time.Duration) time.Duration
+}
+
+// blocking is the pause of protocols whose server waits: a version that flaps costs no more.
+type blocking struct{}
+
+func (blocking) pause(poll time.Duration) time.Duration { return min(time.Second, poll) }
+
+// polling is the pause of those whose server may not.
+type polling struct{}
+
+func (polling) pause(poll time.Duration) time.Duration { return poll }
+
+// A remote is a source on a server.
+type remote struct {
+	name     string // the URL without its query
+	id       [sha256.Size]byte
+	protocol protocol
+	client   *client
+	o        Options
+
+	version  string
+	used     [sha256.Size]byte // content that was loaded last, good or bad
+	failures int               // of fetches, in a row
+	reported time.Time         // when use was called with a failure; zero if the last fetch succeeded
+	started  error             // why Load returned kept rules
+
+	mu     sync.Mutex
+	wake   context.CancelFunc // ends what Watch waits for
+	reload bool
+}
+
+const (
+	minBackoff     = 500 * time.Millisecond
+	reportInterval = 10 * time.Minute // between two reports of one outage
+)
+
+func newRemote(source string, l *location, p protocol, o *Options) *remote {
+	r := &remote{protocol: p, client: newClient(l, o.Credentials), o: *o, id: sha256.Sum256([]byte(source))}
+	_, host, _ := strings.Cut(l.servers[0], "://")
+	r.name = l.scheme + "://" + host + escape(l.path)
+	if r.o.Poll <= 0 {
+		r.o.Poll = 10 * time.Second
+	}
+	return r
+}
+
+// String returns the URL without its parameters, which may be secret.
+func (r *remote) String() string { return r.name }
+
+// Load fetches the rules. If no server has any, or they are wrong, it returns those that were kept.
+func (r *remote) Load(ctx context.Context) (*rules.Set, error) {
+	set, err := r.loadNew(ctx)
+	for range len(r.client.servers) - 1 {
+		if err == nil || errors.As(err, new(rules.Errors)) {
+			break
+		}
+		r.client.fail()
+		set, err = r.loadNew(ctx)
+	}
+	if err == nil {
+		return set, nil
+	}
+	if r.o.Keep == "" || ctx.Err() != nil {
+		return nil, err
+	}
+	kept, notKept := r.restore()
+	if notKept != nil {
+		return nil, fmt.Errorf("%w; %w", err, notKept)
+	}
+	r.started = err
+	return kept, nil
+}
+
+// fetch adds the name of the source to errors.
+func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, string, error) {
+	files, next, err := r.protocol.fetch(ctx, r.client, version)
+	if err == nil && version == "" && len(files) == 0 {
+		err = errors.New("there are no rules")
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", r.name, err)
+	}
+	for i := range files {
+		if files[i].Name == "" {
+			files[i].Name = r.name
+		}
+	}
+	return files, next, nil
+}
+
+// loadNew fetches rules and keeps them.
+func (r *remote) loadNew(ctx context.Context) (*rules.Set, error) {
+	files, version, err := r.fetch(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	set, err := r.parse(files)
+	if err == nil {
+		r.version, r.used = version, contentOf(files)
+		r.keep(files)
+	}
+	return set, err
+}
+
+func (r *remote) parse(files []rules.File) (*rules.Set, error) {
+	if r.o.MergeDomains {
+		return rules.ParseMerged(files...)
+	}
+	return rules.Parse(files...)
+}
+
+// Watch implements [rules.Provider].
+func (r *remote) Watch(ctx context.Context, use rules.Use) {
+	if r.started != nil {
+		r.report(use, r.started)
+	}
+	for ctx.Err() == nil {
+		began := time.Now()
+		waiting, reload := r.wait(ctx)
+		if reload {
+			r.version, r.used = "", [sha256.Size]byte{}
+		}
+		files, version, err := r.fetch(waiting, r.version)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case waiting.Err() != nil: // a reload
+		case err != nil:
+			r.failed(waiting, use, err)
+		default:
+			r.use(use, files, version)
+			sleep(waiting, r.protocol.pause(r.o.Poll)-time.Since(began))
+		}
+	}
+}
+
+// wait returns a context that ends with ctx and with [remote.Reload], and whether that was called.
+func (r *remote) wait(ctx context.Context) (waiting context.Context, reload bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wake != nil {
+		r.wake()
+	}
+	waiting, r.wake = context.WithCancel(ctx)
+	reload, r.reload = r.reload, false
+	return waiting, reload
+}
+
+// Reload makes Watch fetch and use the rules now, whether or not they have changed.
+func (r *remote) Reload() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reload = true; r.wake != nil {
+		r.wake()
+	}
+}
+
+// use hands over files that are new, and all after a failure, so that the caller knows that it is over.
+func (r *remote) use(use rules.Use, files []rules.File, version string) {
+	r.failures, r.version = 0, version
+	if len(files) == 0 {
+		return
+	}
+	content := contentOf(files)
+	if content == r.used && r.reported.IsZero() {
+		return
+	}
+	r.used, r.reported = content, time.Time{}
+	if use(r.parse(files)) == nil {
+		r.keep(files)
+	}
+}
+
+// failed reports a failure, unless it is the first: a server that restarts breaks its long polls.
+func (r *remote) failed(ctx context.Context, use rules.Use, err error) {
+	r.client.fail()
+	if r.failures++; r.failures > 1 {
+		r.report(use, err)
+	}
+	d := min(minBackoff<<min(r.failures-1, 20), r.o.Poll)
+	sleep(ctx, d/2+rand.N(d/2+1)) // not all programs at once
+}
+
+// report hands over why there are no new rules, now and then. The next fetch is whole.
+func (r *remote) report(use rules.Use, err error) {
+	r.version, r.started = "", nil
+	if r.reported.IsZero() || time.Since(r.reported) > reportInterval {
+		r.reported = time.Now()
+		_ = use(nil, err) // the caller reports it
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(max(d, 0)):
+	case <-ctx.Done():
+	}
+}
+
+// contentOf identifies the text of files and their names.
+func contentOf(files []rules.File) [sha256.Size]byte {
+	h := sha256.New()
+	for _, f := range files {
+		h.Write(fmt.Appendf(nil, "%d %d %s", len(f.Name), len(f.Text), f.Name))
+		h.Write(f.Text)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}

@@ -83,7 +83,7 @@ servers: setup ## Run the store's conformance on other servers, SERVERS="redis-6
 	@.ci/servers $(SERVERS)
 
 .PHONY: integration
-integration: setup-integration page ## Run the tests that need nginx, Caddy, HAProxy, Node, Python, promtool and a browser
+integration: setup-integration page ## Run the tests that need nginx, Caddy, HAProxy, Node, Python, promtool, PostgreSQL, MariaDB and a browser
 	@mkdir -p .bin
 	@go test $(TEST_FLAGS) -tags integration -run Integration -json $(INTEGRATION) | $(REPORT) -title integration
 
@@ -198,7 +198,7 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus etcd:etcd-server
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus etcd:etcd-server mariadbd:mariadb-server pg_ctlcluster:postgresql
 
 .PHONY: setup
 setup: ## Install what make test needs and this machine lacks

@@ -15,9 +15,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -56,73 +54,92 @@ type Options struct {
 	// must have the same. Default: none, which is fine if callers are trusted, or do not choose
 	// the IDs of permits.
 	Secret string
+
+	// Timeout bounds every call, whatever the caller's context says. Default: a second.
+	Timeout time.Duration
+
+	// Lanes is how many updates of this store may be in flight at once. Each key has its lane, and
+	// calls that come while an update of their lane is in flight share the next one. Default: 1.
+	Lanes int
 }
 
-// New returns a store whose states are in the rows of an engine. Nil options mean all defaults.
-func New(e Engine, o *Options) penstock.BatchFunc {
-	if o == nil {
-		o = &Options{}
-	}
-	s := &store{engine: e, tick: o.Tick}
-	if s.tick <= 0 {
-		s.tick = time.Microsecond
-	}
-	sum := sha256.Sum256([]byte("rowstore " + o.Secret))
-	s.hashKey = [16]byte(sum[:])
-	return s.take
-}
-
-type store struct {
+// A Store is a [penstock.BatchStore] and [penstock.AtomicStore] on an [Engine].
+//
+// Calls share updates: those that come while one is in flight are decided, each for itself, in the next
+// one. So the engine is called once for tens of calls if it is busy, and at once if it is not.
+//
+// A call ends with the caller's context or after Options.Timeout, with an error that wraps
+// [penstock.ErrUnavailable]. If it waited for an update, nothing was charged; if its update was in
+// flight, it may be charged, as the error says. A [penstock.Request.ID] makes it safe to repeat.
+type Store struct {
+	penstock.BatchFunc
 	engine  Engine
 	tick    time.Duration
 	hashKey [16]byte
+	timeout time.Duration
+	lanes   []lane
+	calls   sync.Pool // that are done
 	idle    sync.Pool // of deciders
 }
 
-// take decides the requests in one update of their rows.
-func (s *store) take(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+// New returns a store whose states are in the rows of an engine. Nil options mean all defaults.
+func New(e Engine, o *Options) *Store {
+	if o == nil {
+		o = &Options{}
+	}
+	s := &Store{
+		engine: e, tick: positive(o.Tick, time.Microsecond), timeout: positive(o.Timeout, time.Second),
+		lanes: make([]lane, positive(o.Lanes, 1)),
+	}
+	for i := range s.lanes {
+		s.lanes[i].store = s
+	}
+	sum := sha256.Sum256([]byte("rowstore " + o.Secret))
+	s.hashKey = [16]byte(sum[:])
+	s.BatchFunc = s.take
+	return s
+}
+
+func positive[T int | time.Duration](value, otherwise T) T {
+	if value > 0 {
+		return value
+	}
+	return otherwise
+}
+
+// Timeout returns the longest time that a call takes. It implements [penstock.TimeoutStore].
+func (s *Store) Timeout() time.Duration { return s.timeout }
+
+// take lets the lane of the first row decide the requests, and waits for it.
+func (s *Store) take(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 	if err := penstock.ValidateBatch(rs, ds, all); err != nil || len(rs) == 0 {
 		return err
 	}
-	names, owners := rowsOf(rs)
-	var decideErr error // of a request, such as ErrUnknownID: the decisions on the others are written
-	err := s.engine.Update(ctx, names, func(now time.Time, rows []Row) error {
-		clear(ds)
-		d := s.decider(len(names))
-		if err := d.load(now, owners, rows); err != nil {
-			return err
-		}
-		decideErr = penstock.TakeBatch(ctx, d.memory, rs, ds, all)
-		if err := d.save(owners, rows); err != nil {
-			return err
-		}
-		s.idle.Put(d) // after an error it may hold states, and is dropped
-		return nil
-	})
-	if err != nil {
-		clear(ds)
-		return err
+	if err := ctx.Err(); err != nil {
+		return unavailable("not sent", err)
 	}
-	return decideErr
+	c := s.newCall(rs, all)
+	c.until = time.Now().Add(s.timeout)
+	if at, ok := ctx.Deadline(); ok && at.Before(c.until) {
+		c.until = at
+	}
+	lane := &s.lanes[int(c.rows[0].name[0])%len(s.lanes)]
+	lane.add(c)
+	select {
+	case <-c.done:
+		copy(ds, c.ds)
+		err := c.err
+		s.release(c)
+		return err
+	case <-ctx.Done():
+		return lane.leave(c, ctx.Err())
+	case <-c.timer.C:
+		return lane.leave(c, context.DeadlineExceeded)
+	}
 }
 
-// rowsOf returns the names of the rows that the requests use, sorted, and for each the request for which
-// a Memory holds its state.
-func rowsOf(rs []penstock.Request) (names []string, owners []penstock.Request) {
-	byName := make(map[string]penstock.Request, len(rs))
-	for i := range rs {
-		owner := penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit}
-		byName[rowName(&owner)] = owner
-		if rs[i].ID != "" && !rs[i].Limit.HasPermits() {
-			owner.ID = rs[i].ID
-			byName[rowName(&owner)] = owner
-		}
-	}
-	names = slices.Sorted(maps.Keys(byName))
-	for _, name := range names {
-		owners = append(owners, byName[name])
-	}
-	return names, owners
+func unavailable(state string, err error) error {
+	return fmt.Errorf("penstock: rowstore: %w: %s: %w", penstock.ErrUnavailable, state, err)
 }
 
 // layout is part of every name, so that rows of another layout have other names.
@@ -150,7 +167,7 @@ type decider struct {
 const smallDecider = 1000
 
 // decider returns an empty decider with room for n rows.
-func (s *store) decider(n int) *decider {
+func (s *Store) decider(n int) *decider {
 	if d, ok := s.idle.Get().(*decider); ok && n <= d.maxRows {
 		return d
 	}
@@ -162,26 +179,32 @@ func (s *store) decider(n int) *decider {
 	return d
 }
 
-// load sets the states of the rows.
-func (d *decider) load(now time.Time, owners []penstock.Request, rows []Row) error {
+// load sets the states of the rows. It returns the errors of damaged rows by their index.
+func (d *decider) load(now time.Time, owners []*penstock.Request, rows []Row) (damaged map[int]error) {
 	d.now = now
 	for i := range rows {
 		if rows[i].Value == nil {
 			continue
 		}
-		if err := d.memory.SetState(owners[i], rows[i].Value); err != nil {
-			return err
+		if err := d.memory.SetState(*owners[i], rows[i].Value); err != nil {
+			if damaged == nil {
+				damaged = map[int]error{}
+			}
+			damaged[i] = &penstock.KeyError{Key: owners[i].Key, Err: err}
 		}
 	}
-	return nil
+	return damaged
 }
 
-// save writes the states back to the rows, and removes them from the memory.
-func (d *decider) save(owners []penstock.Request, rows []Row) error {
+// save writes the states back to the rows that are not damaged, and removes them from the memory.
+func (d *decider) save(owners []*penstock.Request, rows []Row, damaged map[int]error) error {
 	for i := range rows {
-		value, until, err := d.memory.State(owners[i])
+		if damaged[i] != nil {
+			continue
+		}
+		value, until, err := d.memory.State(*owners[i])
 		if err == nil {
-			err = d.memory.SetState(owners[i], nil)
+			err = d.memory.SetState(*owners[i], nil)
 		}
 		if err != nil {
 			return err

@@ -131,7 +131,7 @@ var rules = []rule{
 	{
 		name:    "stores do not import their callers",
 		because: "dependencies point downwards",
-		in:      []string{"./redisstore", "./storetest"},
+		in:      []string{"./redisstore", "./rowstore", "./sqlstore", "./storetest"},
 		forbid:  []string{"./httplimit", "./grpclimit", "./rules", "./rulesource", "./rulelimit", "./server", "./cmd"},
 		breaks:  [2]string{"redisstore/store.go", module + "/rules"},
 		keeps:   [2]string{"redisstore/store.go", module},
@@ -145,6 +145,15 @@ var rules = []rule{
 		unless:  []string{"std", ".", "./internal", "./redisstore/internal", "github.com/redis/rueidis"},
 		breaks:  [2]string{"redisstore/store.go", "github.com/redis/go-redis/v9"},
 		keeps:   [2]string{"redisstore/client_rueidis.go", "github.com/redis/rueidis"},
+	},
+	{
+		name:    "rows and SQL need no driver",
+		because: "a program plugs in the driver that it has, and downloads only that one",
+		in:      []string{"./rowstore", "./sqlstore"},
+		forbid:  []string{"*"},
+		unless:  []string{"std", ".", "./rowstore", "./internal"},
+		breaks:  [2]string{"sqlstore/engine.go", "github.com/jackc/pgx/v5"},
+		keeps:   [2]string{"sqlstore/engine.go", "database/sql"},
 	},
 	{
 		name:    "middleware does not import the daemon",
@@ -268,7 +277,7 @@ var rules = []rule{
 	{
 		name:    "the library does not log",
 		because: "what to log, and where, is the program's choice; errors that it does not handle go through lograte",
-		in:      []string{".", "./internal", "./redisstore", "./httplimit", "./grpclimit"},
+		in:      []string{".", "./internal", "./redisstore", "./rowstore", "./sqlstore", "./httplimit", "./grpclimit"},
 		except:  []string{"./internal/lograte"},
 		forbid:  []string{"log"},
 		breaks:  [2]string{"memory.go", "log/slog"},
@@ -278,8 +287,8 @@ var rules = []rule{
 		name:    "only tests import testing",
 		because: "it adds its flags and its code to every program that links it",
 		in:      []string{"./..."},
-		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./examples/internal/demotest", "./bench"}, // test kits; benchmarks
-		forbid:  []string{"testing", "./storetest", "./internal/fixedseed", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
+		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "./examples/internal/demotest", "./bench"}, // test kits; benchmarks
+		forbid:  []string{"testing", "./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
 	},

@@ -1,0 +1,206 @@
+package rowstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// maxBatch is how many rows an update may have, unless one call needs more.
+const maxBatch = 512
+
+// A call is what one caller waits for. It has copies of the requests, because the caller may leave before
+// they are decided.
+type call struct {
+	rs    []penstock.Request
+	ds    []penstock.Decision
+	all   bool
+	rows  []rowRef
+	until time.Time // when its caller leaves
+	timer *time.Timer
+	err   error
+	done  chan struct{}
+}
+
+// A rowRef is a row that a call uses.
+type rowRef struct {
+	name  string
+	owner penstock.Request // for which a Memory holds the row's state
+	index int              // among the rows of the batch
+}
+
+func (s *Store) newCall(rs []penstock.Request, all bool) *call {
+	c, ok := s.calls.Get().(*call)
+	if !ok {
+		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	}
+	c.timer.Reset(s.timeout)
+	c.rs, c.all, c.err = append(c.rs[:0], rs...), all, nil
+	c.ds = slices.Grow(c.ds[:0], len(rs))[:len(rs)]
+	c.rows = c.rows[:0]
+	for i := range rs {
+		c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit})
+		if rs[i].ID != "" && !rs[i].Limit.HasPermits() {
+			c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit, ID: rs[i].ID})
+		}
+	}
+	return c
+}
+
+func (c *call) addRow(owner penstock.Request) {
+	c.rows = append(c.rows, rowRef{name: rowName(&owner), owner: owner})
+}
+
+// release makes the call ready for another caller. One whose caller has left is not reused.
+func (s *Store) release(c *call) {
+	c.timer.Stop()
+	clear(c.rs) // it must not hold keys
+	clear(c.rows)
+	if len(c.rs) <= maxBatch {
+		s.calls.Put(c)
+	}
+}
+
+// A lane has at most one update in flight. Calls that come meanwhile share the next one.
+type lane struct {
+	store   *Store
+	mu      sync.Mutex
+	waiting []*call
+	busy    bool
+}
+
+func (l *lane) add(c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, c)
+	if !l.busy {
+		l.busy = true
+		go l.run()
+	}
+}
+
+// leave removes a call whose caller does not wait any longer, if it is not in flight yet.
+func (l *lane) leave(c *call, because error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.waiting, c); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+		return unavailable("not sent", because)
+	}
+	return unavailable("in flight, may be charged", because)
+}
+
+// run decides the calls until none waits.
+func (l *lane) run() {
+	var b batch
+	for l.next(&b) {
+		l.store.update(&b)
+		for _, c := range b.calls {
+			c.done <- struct{}{}
+		}
+	}
+}
+
+// next moves waiting calls to the batch. It reports whether there are any.
+func (l *lane) next(b *batch) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, rows := 0, 0
+	for ; n < len(l.waiting); n++ {
+		if rows += len(l.waiting[n].rows); n > 0 && rows > maxBatch {
+			break
+		}
+	}
+	b.calls = append(b.calls[:0], l.waiting[:n]...)
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	l.busy = n > 0
+	return n > 0
+}
+
+// A batch is the calls of one update, and their rows in the order of their names.
+type batch struct {
+	calls  []*call
+	refs   []*rowRef
+	names  []string
+	owners []*penstock.Request
+}
+
+// gather collects the rows of all calls.
+func (b *batch) gather() {
+	b.refs, b.names, b.owners = b.refs[:0], b.names[:0], b.owners[:0]
+	for _, c := range b.calls {
+		for i := range c.rows {
+			b.refs = append(b.refs, &c.rows[i])
+		}
+	}
+	slices.SortFunc(b.refs, func(x, y *rowRef) int { return strings.Compare(x.name, y.name) })
+	for i, ref := range b.refs {
+		if i == 0 || ref.name != b.refs[i-1].name {
+			b.names, b.owners = append(b.names, ref.name), append(b.owners, &ref.owner)
+		}
+		ref.index = len(b.names) - 1
+	}
+}
+
+// until returns when the last caller leaves.
+func (b *batch) until() (last time.Time) {
+	for _, c := range b.calls {
+		if c.until.After(last) {
+			last = c.until
+		}
+	}
+	return last
+}
+
+// update decides the calls of a batch in one update of their rows. An error of the engine is one of all calls.
+func (s *Store) update(b *batch) {
+	b.gather()
+	ctx, cancel := context.WithDeadline(context.Background(), b.until())
+	defer cancel()
+	err := s.engine.Update(ctx, b.names, func(now time.Time, rows []Row) error { return s.decide(ctx, b, now, rows) })
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, penstock.ErrUnavailable) && ctx.Err() != nil {
+		err = unavailable("may be charged", err)
+	}
+	for _, c := range b.calls {
+		clear(c.ds)
+		c.err = err
+	}
+}
+
+// decide decides each call for itself, and changes the rows accordingly.
+func (s *Store) decide(ctx context.Context, b *batch, now time.Time, rows []Row) error {
+	d := s.decider(len(rows))
+	damaged := d.load(now, b.owners, rows)
+	for _, c := range b.calls {
+		clear(c.ds)
+		if c.err = c.damage(damaged); c.err == nil { // else one such as ErrUnknownID
+			c.err = penstock.TakeBatch(ctx, d.memory, c.rs, c.ds, c.all)
+		}
+	}
+	if err := d.save(b.owners, rows, damaged); err != nil {
+		return err
+	}
+	s.idle.Put(d) // after an error it may hold states, and is dropped
+	return nil
+}
+
+// damage returns the error of a damaged row that the call uses.
+func (c *call) damage(damaged map[int]error) error {
+	if damaged == nil {
+		return nil
+	}
+	for _, row := range c.rows {
+		if err := damaged[row.index]; err != nil {
+			return err
+		}
+	}
+	return nil
+}

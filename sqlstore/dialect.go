@@ -1,0 +1,233 @@
+package sqlstore
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Dialect is the SQL of a database.
+type Dialect int
+
+// The databases.
+const (
+	PostgreSQL Dialect = iota + 1 // 12 or newer
+	MySQL                         // 8.0 or newer, and MariaDB 10.6 or newer
+	SQLite                        // 3.24 or newer
+)
+
+func (d Dialect) String() string {
+	if dialect, err := d.dialect(); err == nil {
+		return dialect.name
+	}
+	return fmt.Sprintf("Dialect(%d)", int(d))
+}
+
+func (d Dialect) dialect() (*dialect, error) {
+	if d < PostgreSQL || d > SQLite {
+		return nil, fmt.Errorf("penstock: sqlstore: dialect %d: want PostgreSQL, MySQL or SQLite", int(d))
+	}
+	return dialects[d-PostgreSQL], nil
+}
+
+// A dialect is what databases do differently. All statements are texts without arguments, which drivers send in one
+// round trip. Names of rows are letters, digits, - and _, so they need no escapes.
+type dialect struct {
+	name   string
+	lanes  int
+	create string // of the table
+
+	begin   func(e *engine) []string
+	prepare func(e *engine) string                  // follows begin after an error that says so
+	read    func(e *engine, names []string) string  // rows of name, value and time; in PostgreSQL a last one of the time alone
+	clock   func(e *engine) string                  // one more such row, of the time alone; nil: the time of this process
+	write   func(e *engine, changes changes) string // changes the rows that existed
+	bytes   string                                  // a literal of bytes in hexadecimal
+	sweep   func(e *engine, after, upTo string) string
+
+	oneWriter bool // a transaction locks the whole database
+
+	oneTrip bool // several statements, and the commit, are sent at once
+	failure func(err error) failure
+}
+
+// A failure is what an error says about a transaction.
+type failure int
+
+const (
+	unknown    failure = iota // such as a lost connection
+	rejected                  // by the database, for good
+	repeat                    // rolled back, and may succeed if repeated
+	unprepared                // rolled back, because the connection lacks the prepared statements
+	prepared                  // rolled back, because it has them
+)
+
+// changes are rows to be written.
+type changes struct {
+	existing, created []change
+	deleted           []string
+}
+
+type change struct {
+	name  string
+	value []byte
+	until int64 // microseconds since 1970
+}
+
+var dialects = [...]*dialect{&postgres, &mysql, &sqlite}
+
+// --- PostgreSQL ---
+
+const postgresClock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+var postgres = dialect{
+	name:  "PostgreSQL",
+	lanes: 2,
+	// Free space in pages lets a row be updated within its page, which leaves the index alone.
+	create: `CREATE TABLE IF NOT EXISTS %s (
+	name  varchar(32) COLLATE "C" PRIMARY KEY,
+	value bytea NOT NULL,
+	until bigint NOT NULL
+) WITH (fillfactor = 70)`,
+	// Timeouts end a transaction whose process has stopped, so that its rows are free again. Reading a large table in full
+	// is never right here, but a plan made while it was small would do so.
+	begin: func(e *engine) []string {
+		return []string{fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = %[1]d; "+
+			"SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL enable_seqscan = off", e.timeout.Milliseconds())}
+	},
+	prepare: func(e *engine) string {
+		// The time is read after the last lock was granted.
+		return fmt.Sprintf(`PREPARE "penstock read %[1]s" (text) AS WITH locked AS (
+SELECT name, value FROM %[1]s WHERE name = ANY (string_to_array($1, ',')) ORDER BY name FOR UPDATE)
+SELECT name, value, 0 FROM locked UNION ALL SELECT '', '', %[2]s;
+PREPARE "penstock write %[1]s" (text, bytea[], bigint[]) AS
+INSERT INTO %[1]s SELECT * FROM unnest(string_to_array($1, ','), $2, $3)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until`, e.table, postgresClock)
+	},
+	read: func(e *engine, names []string) string {
+		return `EXECUTE "penstock read ` + e.table + `" ('` + strings.Join(names, ",") + `')`
+	},
+	write: postgresWrite,
+	bytes: `'\x%s'`,
+	sweep: func(e *engine, after, upTo string) string {
+		return fmt.Sprintf(`DELETE FROM %[1]s WHERE name IN (SELECT name FROM %[1]s
+WHERE name > '%[2]s' AND name <= '%[3]s' AND until < %[4]s ORDER BY name FOR UPDATE SKIP LOCKED)`, e.table, after, upTo, postgresClock)
+	},
+	oneTrip: true,
+	failure: func(err error) failure {
+		var state interface{ SQLState() string } // of pgx and of lib/pq
+		if !errors.As(err, &state) {
+			return unknown
+		}
+		switch state.SQLState() {
+		case "40001", "40P01", "23505", "55P03": // serialization, deadlock, a row that exists, lock timeout
+			return repeat
+		case "26000":
+			return unprepared
+		case "42P05":
+			return prepared
+		case "57P01", "57P02", "57P03", "25P03": // the server ends the connection
+			return unknown
+		}
+		return rejected
+	},
+}
+
+func postgresWrite(e *engine, c changes) string {
+	var names, values, untils strings.Builder
+	for i, row := range c.existing {
+		if i > 0 {
+			names.WriteByte(',')
+			values.WriteByte(',')
+			untils.WriteByte(',')
+		}
+		names.WriteString(row.name)
+		values.WriteString(`"\\x`)
+		values.WriteString(hex.EncodeToString(row.value))
+		values.WriteByte('"')
+		untils.WriteString(strconv.FormatInt(row.until, 10))
+	}
+	return `EXECUTE "penstock write ` + e.table + `" ('` + names.String() + `', '{` + values.String() + `}', '{` + untils.String() + `}')`
+}
+
+// --- MySQL and MariaDB ---
+
+// mysqlClock adds to the time at which the statement began the time that it has waited for locks. Only the
+// former is in UTC whatever the session's time zone; the latter is wrong if the session's clock is
+// changed meanwhile, and is then not added.
+const (
+	mysqlWaited = "TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
+	mysqlClock  = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + IF(" + mysqlWaited + " BETWEEN 0 AND 60000000, " + mysqlWaited + ", 0)"
+)
+
+var mysql = dialect{
+	name:  "MySQL",
+	lanes: 2,
+	create: `CREATE TABLE IF NOT EXISTS %s (
+	name  varchar(32) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+	value longblob NOT NULL,
+	until bigint NOT NULL
+)`,
+	// At this level, the gaps between rows are not locked.
+	begin: func(*engine) []string {
+		return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}
+	},
+	read: func(e *engine, names []string) string {
+		return fmt.Sprintf("SELECT name, value, %s FROM %s WHERE name IN (%s) ORDER BY name FOR UPDATE", mysqlClock, e.table, quoted(names))
+	},
+	clock: func(*engine) string { return "SELECT '', '', " + mysqlClock },
+	write: func(e *engine, c changes) string {
+		return e.insert(c.existing) + " ON DUPLICATE KEY UPDATE value = VALUES(value), until = VALUES(until)"
+	},
+	bytes: "x'%s'",
+	sweep: func(e *engine, after, upTo string) string {
+		return fmt.Sprintf("DELETE FROM %s WHERE name > '%s' AND name <= '%s' AND until < %s ORDER BY name", e.table, after, upTo, mysqlClock)
+	},
+	// The driver's errors have no method to ask.
+	failure: func(err error) failure {
+		switch text := err.Error(); {
+		case !strings.HasPrefix(text, "Error "):
+			return unknown
+		case slices.ContainsFunc([]string{"1213", "1205", "1062", "1020"}, // deadlock, lock timeout, a row that exists, snapshot
+			func(code string) bool { return strings.HasPrefix(text[len("Error "):], code) }):
+			return repeat
+		}
+		return rejected
+	},
+}
+
+// --- SQLite ---
+
+var sqlite = dialect{
+	name:  "SQLite",
+	lanes: 1,
+	create: `CREATE TABLE IF NOT EXISTS %s (
+	name  TEXT PRIMARY KEY,
+	value BLOB NOT NULL,
+	until INTEGER NOT NULL
+) WITHOUT ROWID`,
+	oneWriter: true,
+	begin:     func(*engine) []string { return []string{"BEGIN IMMEDIATE"} },
+	read: func(e *engine, names []string) string {
+		return fmt.Sprintf("SELECT name, value, 0 FROM %s WHERE name IN (%s)", e.table, quoted(names))
+	},
+	write: func(e *engine, c changes) string {
+		return e.insert(c.existing) + " ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until"
+	},
+	bytes: "x'%s'",
+	sweep: func(e *engine, after, upTo string) string {
+		return fmt.Sprintf("DELETE FROM %s WHERE name > '%s' AND name <= '%s' AND until < %d", e.table, after, upTo, e.now().UnixMicro())
+	},
+	failure: func(err error) failure {
+		if text := err.Error(); strings.Contains(text, "database is locked") || strings.Contains(text, "database table is locked") {
+			return repeat
+		}
+		return rejected
+	},
+}
+
+// quoted returns names as literals.
+func quoted(names []string) string { return "'" + strings.Join(names, "', '") + "'" }

@@ -1,0 +1,76 @@
+package sqlstore_test
+
+import (
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/penstock-io/penstock"
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
+	"github.com/penstock-io/penstock/sqlstore"
+	"github.com/penstock-io/penstock/storetest"
+)
+
+// A database is one to test on.
+type database struct {
+	*sql.DB
+	dialect sqlstore.Dialect
+}
+
+var tables atomic.Int64
+
+// table creates a table that no other test uses.
+func (db database) table(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("penstock_%d", tables.Add(1))
+	if err := sqlstore.Migrate(t.Context(), db.DB, db.dialect, name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// open returns a store on a table.
+func (db database) open(t testing.TB, o sqlstore.Options) *sqlstore.Store {
+	t.Helper()
+	store, err := sqlstore.New(db.DB, db.dialect, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// openSQLite returns a database in a file, as docs/sql.md says.
+func openSQLite(t testing.TB) database {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "penstock.db")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return database{db, sqlstore.SQLite}
+}
+
+// conform runs all of storetest. Stores share one table: their clocks differ, so each has rows of its own.
+func conform(t *testing.T, db database) {
+	table := db.table(t)
+	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+		if _, err := db.Exec("DELETE FROM " + table); err != nil {
+			t.Fatal(err)
+		}
+		return sqlstore.NewOnClock(db.DB, db.dialect, &sqlstore.Options{Table: table, Lanes: 2}, clock.Now)
+	})
+}
+
+func take(t testing.TB, s penstock.Store, r penstock.Request) penstock.Decision {
+	t.Helper()
+	d, err := s.Take(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

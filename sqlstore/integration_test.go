@@ -1,0 +1,48 @@
+//go:build integration
+
+package sqlstore_test
+
+import (
+	"database/sql"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/penstock-io/penstock/internal/sqltest"
+	"github.com/penstock-io/penstock/sqlstore"
+)
+
+func openPostgres(t testing.TB, settings ...string) (database, *sqltest.Server) {
+	t.Helper()
+	server := sqltest.StartPostgres(t, settings...)
+	db, err := sql.Open("pgx", server.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return database{db, sqlstore.PostgreSQL}, server
+}
+
+func openMariaDB(t testing.TB, settings ...string) (database, *sqltest.Server) {
+	t.Helper()
+	server := sqltest.StartMariaDB(t, settings...)
+	db, err := sql.Open("mysql", server.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return database{db, sqlstore.MySQL}, server
+}
+
+func TestIntegrationPostgresConforms(t *testing.T) {
+	db, _ := openPostgres(t, "synchronous_commit=off")
+	conform(t, db)
+	scenarios(t, db)
+}
+
+func TestIntegrationMariaDBConforms(t *testing.T) {
+	db, _ := openMariaDB(t, "innodb-flush-log-at-trx-commit=0")
+	conform(t, db)
+	scenarios(t, db)
+}

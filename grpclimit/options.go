@@ -59,6 +59,10 @@ type Options struct {
 	// the longest of the limiters that were asked. Optional.
 	Additional []Charge
 
+	// Rules choose the limits of a call, in place of limiters. Cost is what each descriptor
+	// takes; LimiterFor, Key and Additional must not be set. Default: none.
+	Rules *Rules
+
 	// Skip returns true for calls that are not limited. Default: none.
 	Skip func(context.Context, Call) bool
 

@@ -20,7 +20,7 @@ import (
 // UnaryServer returns an interceptor that charges each unary call to its client
 // and denies those over the limit. A call that a leaky bucket delays is held for
 // that long. The limiter must not be nil, unless Options.LimiterFor chooses one
-// for each call.
+// for each call, or Options.Rules do.
 //
 // Under a [penstock.Concurrent] limit, a call holds a permit until its handler has returned
 // or panicked, and its context ends if the permit is lost. Such a limiter, also
@@ -133,10 +133,9 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 		Package: "grpclimit", PermitsAlone: errPermitBesideOthers,
 		Address: func(a arrival) string { return addressOf(a.ctx, resolver, len(o.Proxies) > 0) },
 		Extra:   func(int, string) (none struct{}) { return none },
-		Skip:    ofArrival(o.Skip), Shadow: o.Shadow != nil,
+		Rules:   o.Rules.compile(o), Skip: ofArrival(o.Skip), Shadow: o.Shadow != nil,
 	}
-	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost}
-	for _, c := range append([]Charge{first}, o.Additional...) {
+	for _, c := range charges(lim, o) {
 		g.Charges = append(g.Charges, charge.Charge[arrival]{
 			Limiter: c.Limiter, LimiterFor: ofArrival(c.LimiterFor), Key: ofArrival(c.Key), Cost: ofArrival(c.Cost),
 		})
@@ -148,6 +147,17 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 		g.Unavailable = func(a arrival, err error) error { return o.Unavailable(a.ctx, a.call, err) }
 	}
 	return &protection{Options: *o, guard: g.Prepare()}
+}
+
+// charges returns the charges of the options: none if there are rules.
+func charges(lim *penstock.Limiter, o *Options) []Charge {
+	if o.Rules == nil {
+		return append([]Charge{{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost}}, o.Additional...)
+	}
+	if lim != nil || o.LimiterFor != nil || o.Key != nil || o.Additional != nil {
+		panic("grpclimit: rules and a limiter, or Key: use two interceptors") //nolint:forbidigo // no error to return
+	}
+	return nil
 }
 
 func ofArrival[T any](f func(context.Context, Call) T) func(arrival) T {

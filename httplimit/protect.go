@@ -63,6 +63,10 @@ type Options struct {
 	// later stores are not asked. Optional.
 	Additional []Charge
 
+	// Rules choose the limits of a request, in place of limiters. Cost is what each
+	// descriptor takes; LimiterFor, Key, After and Additional must not be set. Default: none.
+	Rules *Rules
+
 	// Headers is the form of the rate limit header fields. Default: [IETF].
 	Headers Form
 
@@ -118,7 +122,7 @@ type Options struct {
 //
 // State belongs to the limiter, not to the middleware: to count two protections
 // separately, name their limits. The limiter must not be nil, unless
-// Options.LimiterFor chooses one for each request.
+// Options.LimiterFor chooses one for each request, or Options.Rules do.
 func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler {
 	if o == nil {
 		o = &Options{}
@@ -148,14 +152,13 @@ var errPermitBesideOthers = fmt.Errorf(
 	"httplimit: %w: a concurrent limit cannot have After or Additional: protect the handler twice", penstock.ErrBadLimit)
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
-	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost, After: o.After}
-	given := append([]Charge{first}, o.Additional...)
+	given := charges(lim, o)
 	g := &charge.Guard[*http.Request, extra]{
 		Package: "httplimit", Unnamed: "default", PermitsAlone: errPermitBesideOthers, Address: ClientIP(o),
 		Extra: func(i int, name string) extra {
 			return extra{given[i].After, QuotaExceeded([]Answer{{Policy: name}}).body()}
 		},
-		Skip: o.Skip, Shadow: o.Shadow != nil, OnError: o.OnError,
+		Rules: o.Rules.compile(o), Skip: o.Skip, Shadow: o.Shadow != nil, OnError: o.OnError,
 	}
 	for _, c := range given {
 		g.Charges = append(g.Charges, charge.Charge[*http.Request]{
@@ -166,6 +169,18 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 		g.Unavailable = func(_ *http.Request, err error) error { return err }
 	}
 	return &protection{Options: *o, guard: g.Prepare()}
+}
+
+// charges returns the charges of the options: none if there are rules.
+func charges(lim *penstock.Limiter, o *Options) []Charge {
+	if o.Rules == nil {
+		first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost, After: o.After}
+		return append([]Charge{first}, o.Additional...)
+	}
+	if lim != nil || o.LimiterFor != nil || o.Key != nil || o.After != nil || o.Additional != nil {
+		panic("httplimit: rules and a limiter, Key or After: protect the handler twice") //nolint:forbidigo // no error to return
+	}
+	return nil
 }
 
 // protected is middleware with its handler.
@@ -247,18 +262,25 @@ func (p *protection) deny(w http.ResponseWriter, r *http.Request, decided *passa
 		p.Instead(w, r, answers(decided))
 		return
 	}
-	at := -1
-	for i, part := range decided.Parts() {
-		if part.Decision.Allowed {
-			continue
-		}
-		if at >= 0 || part.Decision.RetryAfter == penstock.Never {
-			WriteProblem(w, QuotaExceeded(answers(decided)))
-			return
-		}
-		at = i
+	if body := bodyOfOnlyDenial(decided); body != nil {
+		writeBody(w, http.StatusTooManyRequests, body)
+		return
 	}
-	writeBody(w, http.StatusTooManyRequests, decided.List.Items[at].Extra.body)
+	WriteProblem(w, QuotaExceeded(answers(decided)))
+}
+
+// bodyOfOnlyDenial returns the prepared body, if one limiter denies a request that can pass later.
+func bodyOfOnlyDenial(decided *passage) (body []byte) {
+	for i, part := range decided.Parts() {
+		switch {
+		case part.Decision.Allowed:
+		case body != nil || part.Decision.RetryAfter == penstock.Never:
+			return nil
+		default:
+			body = decided.List.Items[i].Extra.body
+		}
+	}
+	return body
 }
 
 // answers returns the decisions in a slice that callbacks may keep.

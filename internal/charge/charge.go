@@ -166,12 +166,23 @@ func (s *Set) AwaitDelay(ctx context.Context, parts []Part) (passed bool, err er
 	if delay == 0 {
 		return true, nil
 	}
-	began, t := time.Now(), time.NewTimer(delay)
+	if began := time.Now(); !wait(ctx, delay) {
+		return false, s.Refund(ctx, parts, began)
+	}
+	return true, nil
+}
+
+// wait waits for a delay. It returns false if ctx ends first.
+func wait(ctx context.Context, delay time.Duration) bool {
+	if delay == 0 {
+		return true
+	}
+	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true, nil
+		return true
 	case <-ctx.Done():
-		return false, s.Refund(ctx, parts, began)
+		return false
 	}
 }

@@ -14,6 +14,7 @@ import (
 type Guard[R, E any] struct {
 	Package      string // of the middleware, for messages
 	Charges      []Charge[R]
+	Rules        *Rules[R]      // in place of charges, unless it is nil
 	Address      func(R) string // of the client, or ""
 	Unnamed      string         // the name of an only limit that has none; by default its text
 	PermitsAlone error          // means that a concurrent limit is among others, or is settled
@@ -40,6 +41,7 @@ type Passage[R, E any] struct {
 	Context context.Context // that the request goes on with
 	Release func()          // to call when the request has ended, unless it is nil
 
+	ruled   *ruled // unless there are no rules
 	decided int
 	room    [4]Part // no slice of it is kept, so that a Passage stays on the stack
 	more    []Part
@@ -65,6 +67,9 @@ func (p *Passage[R, E]) all() []Part {
 func (g *Guard[R, E]) Enter(ctx context.Context, r R, p *Passage[R, E]) error {
 	if p.Context = ctx; g.Skip != nil && g.Skip(r) {
 		return nil
+	}
+	if g.Rules != nil {
+		return g.enterByRules(r, p)
 	}
 	if p.List = g.listFor(r); p.List.permits {
 		return g.acquire(r, p)
@@ -110,6 +115,9 @@ func (g *Guard[R, E]) conclude(r R, p *Passage[R, E], allowed bool) error {
 
 // await waits for the delay of a request.
 func (g *Guard[R, E]) await(r R, p *Passage[R, E]) error {
+	if p.ruled != nil {
+		return g.awaitByRules(r, p)
+	}
 	passed, err := p.List.AwaitDelay(p.Context, p.Parts())
 	if g.Report(p.Context, r, err); !passed {
 		return p.Context.Err()
@@ -140,7 +148,7 @@ func (g *Guard[R, E]) refusal(r R, p *Passage[R, E], err error) error {
 		return err
 	case p.Context.Err() != nil:
 		return p.Context.Err()
-	case g.Unavailable != nil && costs(p.all()[p.decided:]):
+	case g.Unavailable != nil && (costs(p.all()[p.decided:]) || p.ruled != nil && p.ruled.costs()):
 		return g.Unavailable(r, err)
 	}
 	return nil
@@ -167,6 +175,11 @@ func AppendAnswers[A ~struct {
 	for i, part := range p.Parts() {
 		item := &p.List.Items[i]
 		answers = append(answers, A{Policy: item.Name, Limit: item.Limiter.Limit(), Decision: part.Decision, Cost: part.Cost})
+	}
+	if p.ruled != nil {
+		for _, a := range p.ruled.shown(p.Denied) {
+			answers = append(answers, A{Policy: a.Rule, Limit: a.Limit, Decision: a.Decision, Cost: a.Cost, KeepFree: a.KeepFree})
+		}
 	}
 	return answers
 }

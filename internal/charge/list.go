@@ -55,11 +55,14 @@ const (
 func (g *Guard[R, E]) Prepare() *Guard[R, E] {
 	g.errorLog = lograte.PerSecond()
 	g.unknownClient = fmt.Errorf("%s: %w: neither a key nor the client's address is known", g.Package, penstock.ErrBadKey)
+	if q := g.Rules; q != nil && (q.Limiter == nil || q.Domain == "" || len(q.Descriptors) == 0) {
+		panic(g.Package + ": no rules: want a limiter, a domain and descriptors") //nolint:forbidigo // no error to return, and no limit would be worse
+	}
 	limiters, fixed := make([]*penstock.Limiter, len(g.Charges)), true
 	for i, c := range g.Charges {
 		switch {
 		case c.Limiter == nil && c.LimiterFor == nil:
-			panic(g.Package + ": no limiter: want one, or LimiterFor") //nolint:forbidigo // no error to return, and no limit would be worse
+			panic(g.Package + ": no limiter: want one, or LimiterFor") //nolint:forbidigo // likewise
 		case isConcurrent(c.Limiter) && (len(g.Charges) > 1 || c.Settles):
 			panic(g.PermitsAlone.Error()) //nolint:forbidigo // likewise
 		}

@@ -1,0 +1,117 @@
+package charge
+
+import (
+	"context"
+	"slices"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Rules are in place of charges: they choose the limits of a request of type R by its descriptors.
+type Rules[R any] struct {
+	Limiter     penstock.RuleLimiter
+	Domain      string
+	Descriptors [][]Entry[R]
+	Cost        func(R) int64 // nil for one unit
+}
+
+// An Entry is a key of a descriptor, and what its value is: nil for the client's address.
+type Entry[R any] struct {
+	Key   string
+	Value func(R) string
+}
+
+// ruled is what rules decided about a request.
+type ruled struct {
+	penstock.RuleRequest
+	answers []penstock.RuleAnswer
+}
+
+// enterByRules is Enter with rules.
+func (g *Guard[R, E]) enterByRules(r R, p *Passage[R, E]) (err error) {
+	ctx, q, cost := p.Context, &ruled{RuleRequest: penstock.RuleRequest{Domain: g.Rules.Domain}}, int64(1)
+	if g.Rules.Cost != nil {
+		cost = g.Rules.Cost(r)
+	}
+	p.List, p.ruled = g.fixed, q
+	if q.Descriptors, err = g.describe(r, cost); err != nil {
+		return g.fail(r, p, err)
+	}
+	if len(q.Descriptors) == 0 {
+		return nil
+	}
+	answers := make([]penstock.RuleAnswer, len(q.Descriptors))
+	allowed, err := g.Rules.Limiter.TakeByRules(ctx, q.RuleRequest, answers)
+	if err != nil {
+		return g.fail(r, p, err)
+	}
+	q.answers = answers
+	if allowed && slices.ContainsFunc(answers, holdsPermit) {
+		p.Release = func() { g.returnByRules(ctx, r, q, true) }
+	}
+	if p.Release != nil && g.NoPermits {
+		p.Release()
+		g.Report(ctx, r, g.PermitsAlone)
+		return g.PermitsAlone
+	}
+	return g.conclude(r, p, allowed)
+}
+
+// describe returns the descriptors of a request, without those that lack a value, as Envoy does. Only the
+// client's address must be known: otherwise nothing might limit such requests.
+func (g *Guard[R, E]) describe(r R, cost int64) (all []penstock.Descriptor, err error) {
+	if cost < 0 {
+		return nil, errNegative
+	}
+	for _, given := range g.Rules.Descriptors {
+		d := penstock.Descriptor{Cost: cost}
+		for _, e := range given {
+			of := e.Value
+			if of == nil {
+				of = g.Address
+			}
+			if value := of(r); value != "" {
+				d.Entries = append(d.Entries, penstock.Entry{Key: e.Key, Value: value})
+			} else if e.Value == nil && err == nil {
+				err = g.unknownClient
+			}
+		}
+		if err != nil || len(d.Entries) == len(given) {
+			all = append(all, d)
+		}
+	}
+	return all, err
+}
+
+func holdsPermit(a penstock.RuleAnswer) bool {
+	return a.Limited && a.Limit.HasPermits() && a.Decision.Granted > 0
+}
+
+// awaitByRules is await with rules.
+func (g *Guard[R, E]) awaitByRules(r R, p *Passage[R, E]) error {
+	if len(p.ruled.answers) == 0 || wait(p.Context, penstock.TightestAnswer(true, p.ruled.answers).Decision.Delay) {
+		return nil
+	}
+	g.returnByRules(p.Context, r, p.ruled, false)
+	return p.Context.Err()
+}
+
+// returnByRules returns the permits of a request, or else everything that it was charged.
+func (g *Guard[R, E]) returnByRules(ctx context.Context, r R, q *ruled, permits bool) {
+	q.Release = permits
+	for i := range q.Descriptors {
+		q.Descriptors[i].Cost = -q.Descriptors[i].Cost
+	}
+	_, err := g.Rules.Limiter.TakeByRules(context.WithoutCancel(ctx), q.RuleRequest, make([]penstock.RuleAnswer, len(q.Descriptors)))
+	g.Report(ctx, r, err)
+}
+
+// costs reports whether a request by rules costs something.
+func (q *ruled) costs() bool {
+	return slices.ContainsFunc(q.Descriptors, func(d penstock.Descriptor) bool { return d.Cost != 0 })
+}
+
+// shown returns the answers of limits that a client is told of.
+func (q *ruled) shown(denied bool) []penstock.RuleAnswer {
+	return slices.DeleteFunc(slices.Clone(q.answers), func(a penstock.RuleAnswer) bool { return !a.IsShown(!denied) })
+}

@@ -354,6 +354,51 @@ func TestRaisedWindowAdmitsTheLargerLimitOnTwoDaemons(t *testing.T) {
 	})
 }
 
+// A bucket of another rate counts in a place of its own. Each daemon that does not know of the override yet admits
+// at most what the old limit holds, whatever was used before, and all of it is charged as soon as the daemon knows.
+func TestRaisedBucketAdmitsOneOldLimitMoreForEachDaemonThatDoesNotKnow(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		// Refills take hours, so that time returns nothing meanwhile.
+		const rule = "domain: o\ndescriptors:\n  - {key: slow, limit: 24/24h}\n"
+		daemons := make([]*overridden, 3)
+		for i := range daemons {
+			book, err := overrides.Open(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			daemons[i] = &overridden{newEngine(t, store, rule, &engine.Options{Overrides: book}), t, book}
+		}
+		granted := 0
+		ask := func(o *overridden) {
+			for range 100 {
+				if r := o.decide(1, "slow=a"); !r.OverLimit {
+					granted++
+				}
+			}
+		}
+		for range 10 {
+			daemons[2].decide(1, "slow=a")
+			granted++
+		}
+		for i, o := range daemons {
+			o.set("o/slow", "slow=a", "40/24h")
+			ask(o)
+			if want := 40 + 24*i; granted != want {
+				t.Errorf("with %d daemons that know: %d granted, want %d", i+1, granted, want)
+			}
+			for _, other := range daemons[i+1:] {
+				ask(other)
+			}
+		}
+		for _, o := range daemons {
+			ask(o)
+		}
+		if want := 40 + 2*24; granted != want {
+			t.Errorf("%d granted, want %d", granted, want)
+		}
+	})
+}
+
 // An outage is not the fault of the keys that are denied meanwhile.
 func TestPenaltyIgnoresDenialsOfFallback(t *testing.T) {
 	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {

@@ -65,6 +65,11 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	if w, ok := s.(*WarmUp); ok {
+		if err := w.checkLimit(l); err != nil {
+			return nil, err
+		}
+	}
 	if l.hasPermits() {
 		lim.memory = nil // its requests need an ID, which Take checks
 	}

@@ -17,8 +17,8 @@ import (
 // A take of n units takes 3·n or 2·n from the next store, whole numbers under every
 // algorithm, so processes that share a limit never exceed it together, and those that are
 // warm may use what a cold one leaves. A price that the limit could never grant is lowered
-// to one that it can: a take of n pays three from a Capacity of 3·n on. So a Burst of 1 has no
-// warm-up, and a Burst of 2 begins with half of the rate. To space requests evenly in a cold
+// to one that it can: a take of n pays three from a Capacity of 3·n on. So a bucket needs a Burst
+// of 3, and [New] returns an [ErrBadLimit] for a smaller one; to space requests evenly in a cold
 // process, too, use a LeakyBucket with a Burst of 3. Granted and Remaining are in units at the
 // current price, and RetryAfter is at that price: when it falls, the request may pass sooner.
 // Limit is that of the next store.
@@ -30,27 +30,39 @@ import (
 // ID is granted what it asks for, whatever the price was. Peeks and resets, requests with
 // Overdraw or Settle, which report what was used, requests with both ID and AtMost, and Concurrent
 // limits pay no price.
-func WithWarmUp(next Store, d time.Duration) BatchFunc {
-	w := &warmUp{next: next, clock: monotime.New(nil), third: max(int64(d)/maxPrice, 1)}
+func WithWarmUp(next Store, d time.Duration) *WarmUp {
+	w := &WarmUp{next: next, clock: monotime.New(nil), third: int64(max(d, 0)+maxPrice-1) / maxPrice}
+	w.batchFunc = w.decide
 	w.start = w.clock.Now()
 	w.warm.Store(d <= 0)
-	return w.decide
+	return w
 }
 
-// A warmUp is the state of [WithWarmUp].
-type warmUp struct {
+// A WarmUp is a store in which units cost more at first. Use [WithWarmUp].
+type WarmUp struct {
+	batchFunc
+
 	next  Store
 	clock monotime.Clock
 	start int64
-	third int64       // of the warm-up time
+	third int64       // of the warm-up time; 0 without one
 	warm  atomic.Bool // saves reading the clock
 }
 
 // maxPrice is what a unit costs at first. The price falls by one with each third.
 const maxPrice = 3
 
+// checkLimit returns an error if the limit is a bucket that cannot hold the price of one unit: it would
+// be as fast as without a warm-up.
+func (w *WarmUp) checkLimit(l Limit) error {
+	if burst := l.Capacity(); w.third > 0 && l.IsBucket() && burst > 0 && burst < maxPrice {
+		return badLimit("Burst", "a unit costs %d while a process warms up, and the burst is %d: want burst=%d or more, or a store without warm-up", maxPrice, burst, maxPrice)
+	}
+	return nil
+}
+
 // price returns what a unit costs now.
-func (w *warmUp) price() int64 {
+func (w *WarmUp) price() int64 {
 	if w.warm.Load() {
 		return 1
 	}
@@ -113,7 +125,7 @@ func inUnits(d Decision, r *Request, price int64) Decision {
 }
 
 // decide decides requests at the prices of their units.
-func (w *warmUp) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
+func (w *WarmUp) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
 	p := w.price()
 	switch {
 	case p == 1:
@@ -139,7 +151,7 @@ func (w *warmUp) decide(ctx context.Context, rs []Request, ds []Decision, all bo
 
 // takeInTurn decides independent requests one by one: those with AtMost may get units beyond a multiple
 // of the price, which are returned.
-func (w *warmUp) takeInTurn(ctx context.Context, rs []Request, ds []Decision, p int64) error {
+func (w *WarmUp) takeInTurn(ctx context.Context, rs []Request, ds []Decision, p int64) error {
 	return TakeEach(ctx, StoreFunc(func(ctx context.Context, r Request) (Decision, error) {
 		if w.next == nil {
 			return Decision{}, errNoStore
@@ -156,7 +168,7 @@ func (w *warmUp) takeInTurn(ctx context.Context, rs []Request, ds []Decision, p 
 // returnOdd returns the units that an AtMost request got beyond a multiple of the price.
 // If that leaves nothing, the request is one for a single unit, which denies unless a unit
 // was refunded meanwhile.
-func (w *warmUp) returnOdd(ctx context.Context, r Request, price int64, d Decision, odd int64) (Decision, error) {
+func (w *WarmUp) returnOdd(ctx context.Context, r Request, price int64, d Decision, odd int64) (Decision, error) {
 	after, err := w.next.Take(context.WithoutCancel(ctx), refundOf(r, odd))
 	if err != nil {
 		return Decision{}, err

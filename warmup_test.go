@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,11 +208,29 @@ func TestWarmUpNeverLocksOut(t *testing.T) {
 	})
 }
 
-// The price is paid out of the burst. A burst of three is the smallest from which all of it can be paid.
-func TestWarmUpOfSmallBursts(t *testing.T) {
-	for text, want := range map[string]int{
-		"90/1s burst=1": 90, "90/1s burst=2": 45, "90/1s burst=3": 30, "90/1s leaky-bucket burst=3": 30,
+// The price is paid out of the burst: a smaller one than three would be as fast as without a warm-up.
+func TestWarmUpRefusesBurstsBelowThree(t *testing.T) {
+	cold := penstock.WithWarmUp(penstock.NewMemory(nil), time.Minute)
+	for text, want := range map[string]string{
+		"90/1s burst=1": "burst=3", "90/1s burst=2": "burst=3", "90/1s leaky-bucket burst=2": "burst=3",
+		"90/1s burst=3": "", "1/1m fixed-window": "", "1/1m concurrent": "", "0/1m": "",
 	} {
+		l, err := penstock.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = penstock.New(penstock.WithWarmUp(cold, 0), l); err != nil {
+			t.Errorf("%s: %v without a warm-up", text, err)
+		}
+		_, err = penstock.New(cold, l)
+		if (err == nil) != (want == "") || err != nil && (!errors.Is(err, penstock.ErrBadLimit) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestWarmUpOfSmallBursts(t *testing.T) {
+	for text, want := range map[string]int{"90/1s burst=3": 30, "90/1s leaky-bucket burst=3": 30} {
 		withWarmUp(t, text, func(t *testing.T, cold, _ *penstock.Limiter) {
 			granted, end := 0, time.Now().Add(time.Second)
 			for time.Now().Before(end) {

@@ -21,12 +21,15 @@ import (
 // Config configures a server. [LoadConfig] makes one; [Settings] documents each field
 // and its default.
 type Config struct {
-	Rules        string
-	RulesXDS     *xds.Config // nil: rules come from files
+	Rules        string      // a path or a URL
+	RulesXDS     *xds.Config // nil: rules come from Rules
 	MergeDomains bool
 	Shadow       bool
 	Unmatched    string // allow or deny
 	Compat       string // envoy, or "" for the compat of each domain
+
+	RulesCredentials     string
+	RulesCredentialsFile string
 
 	Store        string
 	MaxKeys      int
@@ -229,6 +232,9 @@ func (c *Config) check() error {
 	}
 	if c.Rules != "" && c.RulesXDS != nil {
 		return fmt.Errorf("%s and %s: want one of them", c.origin("rules"), c.origin("rules-xds"))
+	}
+	if c.RulesCredentials != "" && c.RulesCredentialsFile != "" {
+		return fmt.Errorf("%s and %s: want one of them", c.origin("rules-credentials"), c.origin("rules-credentials-file"))
 	}
 	if err := c.readTokens(); err != nil {
 		return err

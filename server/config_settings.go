@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/penstock-io/penstock/server/observe"
 )
@@ -60,7 +61,9 @@ func headerForms() (names []string) {
 // documentation follow this table.
 var Settings = slices.Concat(
 	group("Rules",
-		Setting{Name: "rules", Kind: "path", Help: "rule file, or directory of rule files; reloaded on change", set: to(asIs, func(c *Config) *string { return &c.Rules })},
+		Setting{Name: "rules", Kind: "path", Help: "rule file, directory of rule files, or URL of a server that has them: https://, consul://, etcd://, nacos:// or apollo://; reloaded on change", set: to(parseRules, func(c *Config) *string { return &c.Rules })},
+		Setting{Name: "rules-credentials", Kind: "text", Help: "credentials for the server of --rules: user:password, or a token; visible in ps", set: to(asIs, func(c *Config) *string { return &c.RulesCredentials })},
+		Setting{Name: "rules-credentials-file", Kind: "file", Help: "file that contains these credentials; read again before each request", set: to(asIs, func(c *Config) *string { return &c.RulesCredentialsFile })},
 		Setting{Name: "rules-xds", Kind: "url", Help: "xDS server to receive rules from, in place of --rules: grpc://host:port?node=ID, or grpcs:// with TLS; more parameters are ca, cert, key (PEM files), server_name, metadata, header, and wait=false to start before the first rules arrive", set: optional(to(xds.ParseURL, func(c *Config) **xds.Config { return &c.RulesXDS }))},
 		Setting{Name: "merge-domains", Default: "false", Help: "allow several rule files, or xDS resources, to define one domain", set: to(parseFlag, func(c *Config) *bool { return &c.MergeDomains })},
 		Setting{Name: "shadow", Default: "false", Help: "shadow mode: allow everything, count would-be denials", set: to(parseFlag, func(c *Config) *bool { return &c.Shadow })},
@@ -333,6 +336,15 @@ func parseHeaderNames(text string) (three [3]string, err error) {
 		return three, fmt.Errorf("%q: want three names with commas between them", text)
 	}
 	return [3]string(names), nil
+}
+
+// parseRules leaves a URL out of its errors: it may contain a password.
+func parseRules(text string) (string, error) {
+	if !rulesource.IsURL(text) {
+		return text, nil
+	}
+	_, err := rulesource.Open(text, nil)
+	return text, err
 }
 
 // parseStore leaves the URL out of its errors: it may contain a password.

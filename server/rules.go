@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/adminapi"
 )
 
@@ -25,17 +26,48 @@ func (s *Server) openRules(ctx context.Context) error {
 		s.log.Info("no rules configured, requests must name their limit")
 		return nil
 	}
-	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains, AllowEmpty: s.config.Ratelimit != nil})
-	set, err := s.source.Load(ctx)
+	source, err := s.newRuleSource()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.config.origin("rules"), err)
+	}
+	s.source = source
+	set, err := source.Load(ctx)
 	err = s.useRules(set, err)
 	switch {
 	case err == nil:
 	case s.config.Ratelimit != nil && ctx.Err() == nil:
-		s.log.Error("rules not loaded, all requests fail until they are", "path", s.config.Rules, "err", err)
+		s.log.Error("rules not loaded, all requests fail until they are", "path", s.ruleSource(), "err", err)
 	default:
 		return fmt.Errorf("%s: %w", s.config.origin("rules"), err)
 	}
 	return nil
+}
+
+// keptRules is the file of the last rules of a server in the data directory.
+const keptRules = "rules"
+
+func (s *Server) newRuleSource() (rules.Provider, error) {
+	c := s.config
+	o := &rulesource.Options{
+		MergeDomains: c.MergeDomains, AllowEmpty: c.Ratelimit != nil, Credentials: c.readRulesCredentials,
+		OnKeepError: func(err error) { s.log.Warn("rules: not saved for a restart", "err", err) },
+	}
+	if s.data != nil {
+		o.Keep = s.data.Path(keptRules)
+	}
+	return rulesource.Open(c.Rules, o)
+}
+
+// readRulesCredentials returns the credentials for the server of the rules.
+func (c *Config) readRulesCredentials() (string, error) {
+	if c.RulesCredentialsFile == "" {
+		return c.RulesCredentials, nil
+	}
+	lines, err := tokenLines(c.RulesCredentialsFile)
+	if err != nil {
+		return "", err
+	}
+	return lines[0], nil
 }
 
 // useRules puts loaded rules in use.
@@ -60,7 +92,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	s.engine.SetRules(set)
 	s.metrics.rules.Set(float64(len(set.Rules())))
 	s.setServing()
-	s.log.Info("rules loaded", "path", s.config.ruleSource(), "domains", len(set.Domains()), "rules", len(set.Rules()))
+	s.log.Info("rules loaded", "path", s.ruleSource(), "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
 }
 
@@ -106,6 +138,7 @@ func (s *Server) reload() *adminapi.Reload {
 	defer s.lastReload.mu.Unlock()
 	last := s.lastReload.last
 	last.OnStoreFailure = s.config.OnStoreFailure
+	last.Kept = s.data != nil && rulesource.IsURL(s.config.Rules)
 	return &last
 }
 
@@ -148,7 +181,7 @@ func (s *Server) logLostRules(set *rules.Set) {
 	s.log.Warn("reload removes rules", "count", len(lost), "rules", names)
 }
 
-// watchRules reloads the rules when their files change.
+// watchRules reloads the rules when they change.
 func (s *Server) watchRules(ctx context.Context) {
 	if s.source == nil {
 		return
@@ -165,8 +198,8 @@ func (s *Server) useOrLogRules(set *rules.Set, err error) error {
 }
 
 func (s *Server) reloadRules() {
-	if s.source != nil {
-		s.source.Reload()
+	if source, ok := s.source.(interface{ Reload() }); ok {
+		source.Reload()
 	}
 }
 

@@ -16,11 +16,11 @@ const startWait = 2 * time.Second
 func (c *Config) hasRules() bool { return c.Rules != "" || c.RulesXDS != nil }
 
 // ruleSource names the source of the rules in log lines.
-func (c *Config) ruleSource() string {
-	if c.RulesXDS != nil {
-		return "xds " + c.RulesXDS.Addr
+func (s *Server) ruleSource() string {
+	if s.source != nil {
+		return s.source.String()
 	}
-	return c.Rules
+	return "xds " + s.config.RulesXDS.Addr
 }
 
 // waitsForRules reports whether the server is unready without rules. Those over xDS are never
@@ -62,7 +62,7 @@ func (s *Server) awaitXDSRules(ctx context.Context, client *xds.Client) error {
 		_ = client.Next(moment, s.useOrLogRules)
 		return ctx.Err()
 	}
-	s.log.Info("waiting for the first rules", "from", s.config.ruleSource())
+	s.log.Info("waiting for the first rules", "from", s.ruleSource())
 	for s.engine.Rules() == nil {
 		if err := client.Next(ctx, s.useOrLogRules); err != nil {
 			return err

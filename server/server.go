@@ -29,7 +29,7 @@ type Server struct {
 	log        *slog.Logger
 	metrics    *metrics
 	engine     *engine.Engine
-	source     *rules.Source // nil without rules
+	source     rules.Provider // nil without rules, and with those over xDS
 	unmatched  *unmatchedLog
 	observer   *observe.Observer
 	audit      *audit.Log

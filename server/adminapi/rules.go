@@ -24,6 +24,9 @@ type Reload struct {
 
 	// OnStoreFailure is the failure mode of rules without one.
 	OnStoreFailure string `json:"on_store_failure"`
+
+	// Kept means that a restart has the rules in force too.
+	Kept bool `json:"-"`
 }
 
 // staleness says of a failed load what a caller without a token may know: where the error is.
@@ -32,8 +35,12 @@ func (r *Reload) staleness() string {
 	if first := r.Errors[0]; first.File != "" {
 		where = fmt.Sprintf(" (%s:%d)", filepath.Base(first.File), first.Line)
 	}
-	return fmt.Sprintf("rules of %s in force: the load at %s failed%s, and so would a restart",
-		r.Loaded.Format(time.RFC3339), r.Time.Format(time.RFC3339), where)
+	restart := ", and so would a restart"
+	if r.Kept {
+		restart = ""
+	}
+	return fmt.Sprintf("rules of %s in force: the load at %s failed%s%s",
+		r.Loaded.Format(time.RFC3339), r.Time.Format(time.RFC3339), where, restart)
 }
 
 // A ReloadError is one error of a rule file, or of reading it.

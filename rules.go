@@ -30,7 +30,7 @@ type RuleRequest struct {
 	Descriptors []Descriptor
 
 	// ID makes a repeated request charge once, and lets it be settled, as that of [Request] does.
-	// It needs rules with settle: true. Optional.
+	// Only rules with settle: true can be settled. Optional.
 	ID string
 
 	// Settle makes what was charged under ID equal to the costs of the descriptors.

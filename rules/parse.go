@@ -97,6 +97,7 @@ func (r *reader) parseRoot(n *yaml.Node) {
 		return
 	}
 	domain.CompatEnvoy = domain.CompatEnvoy || d.compatEnvoy
+	d.addLists(domain)
 	d.parseDescriptors(&domain.top, rootPath(d.domain))
 }
 

@@ -96,5 +96,6 @@ type Domain struct {
 	Line int
 
 	top    nodeList
+	lists  map[string][][]Entry
 	idKeys []string // of entries that name permits, which match no node
 }

@@ -18,7 +18,7 @@ for _, name in ipairs({'connection', 'content-length', 'expect', 'host', 'keep-a
 end
 
 -- headersOf returns the client's fields for penstock, so that keys can be taken from them. The
--- client's address is the one that HAProxy sees, whatever the client says.
+-- client's address and URL are those that HAProxy sees, whatever the client says.
 local function headersOf(txn)
   local headers = {}
   for name, values in pairs(txn.http:req_get_headers()) do
@@ -28,6 +28,7 @@ local function headersOf(txn)
     end
   end
   headers['x-forwarded-for'] = {txn.sf:src()}
+  headers['x-forwarded-uri'] = {txn.sf:pathq()}
   return headers
 end
 

@@ -18,7 +18,7 @@ import (
 // and Traefik: 200 if the client's request may pass, else the status of a denial.
 func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Cache-Control"] = noStore
-	a, err := decodeAuthRequest(r, s.addresses)
+	a, err := decodeAuthRequest(r, s.addresses, s.listOf)
 	if err != nil {
 		s.writeAuthProblem(w, r, err)
 		return

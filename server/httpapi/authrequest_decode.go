@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/rules"
@@ -16,53 +14,48 @@ import (
 
 // An authRequest is the request of /v1/auth. It is decoded from the URL, which the
 // proxy's configuration fixes; clients contribute only the values of headers that
-// the URL names.
+// the URL names, or a list of the rule file.
 type authRequest struct {
 	takeRequest
 	denyStatus int
+	list       string          // the name of a list of descriptors
+	groups     [][]rules.Entry // the entries of each descriptor
 }
 
-// maxParameters leaves room for the entries of a descriptor and four others.
-const maxParameters = maxEntries + 4
+// maxParameters leaves room for a few descriptors, and the parameters with a fixed meaning.
+const maxParameters = 64
+
+// lists returns the list of descriptors of a name in a domain, or nil.
+type lists func(domain, name string) [][]rules.Entry
+
+// listOf returns a list of the rules.
+func (s *Server) listOf(domain, name string) [][]rules.Entry {
+	if set := s.engine.Rules(); set != nil {
+		return set.Domain(domain).List(name)
+	}
+	return nil
+}
 
 // decodeAuthRequest reads a request from the URL. Mistakes in the URL are the operator's
 // and come first. A header without a usable value may be the client's doing: that error
 // has the status of a denial, because a proxy may let requests pass on which /v1/auth
 // fails.
-func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authRequest, error) {
+func decodeAuthRequest(r *http.Request, addresses *address.Resolver, lists lists) (*authRequest, error) {
 	all, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
 		return nil, &fieldError{problem: err.Error()}
 	}
-	a := &authRequest{takeRequest: newTakeRequest(1), denyStatus: http.StatusTooManyRequests}
-	values := headerValues{r.Header, addresses}
-	var entries []rules.Entry
-	var badHeader *fieldError
-	seen := map[string]bool{}
-	for _, p := range all {
-		decode, ok := parameters[p.Name]
-		if ok && seen[p.Name] {
-			return nil, in(p.Name, &fieldError{problem: "duplicate parameter"})
-		}
-		seen[p.Name] = true
-		var err error
-		if ok {
-			err = decode(a, p.Value, values)
-		} else {
-			e := rules.Entry{Key: p.Name}
-			e.Value, err = values.resolve(p.Value, "")
-			entries = append(entries, e)
-		}
-		if err = in(p.Name, err); err != nil && !isBadHeader(err, &badHeader) {
-			return nil, err
-		}
-	}
-	if err := a.addEntries(entries); err != nil {
+	a := &authRequest{takeRequest: newTakeRequest(rules.MaxListed), denyStatus: http.StatusTooManyRequests}
+	values := &requestValues{Request: r, addresses: addresses}
+	if err := a.decodeParameters(all, values); err != nil {
 		return nil, err
 	}
-	if badHeader != nil {
-		badHeader.status = a.denyStatus
-		return nil, badHeader
+	if err := a.addDescriptors(values, lists); err != nil {
+		return nil, err
+	}
+	if values.bad != nil {
+		values.bad.status = a.denyStatus
+		return nil, values.bad
 	}
 	if err := a.checkParameters(); err != nil {
 		return nil, err
@@ -70,41 +63,54 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authReque
 	return a, a.check()
 }
 
+// decodeParameters reads the parameters with a fixed meaning, and collects the others, which are the
+// entries of descriptors.
+func (a *authRequest) decodeParameters(all []httpserver.Parameter, values *requestValues) error {
+	seen := map[string]bool{}
+	a.groups = make([][]rules.Entry, 1)
+	for _, p := range all {
+		last := len(a.groups) - 1
+		switch decode, ok := parameters[p.Name]; {
+		case p.Name == "and" && p.Value == "":
+			a.groups = append(a.groups, nil)
+		case !ok:
+			a.groups[last] = append(a.groups[last], rules.Entry{Key: p.Name, Value: p.Value})
+		case seen[p.Name]:
+			return in(p.Name, &fieldError{problem: "duplicate parameter"})
+		default:
+			seen[p.Name] = true
+			if err := values.keepBad(in(p.Name, decode(a, p.Value, values))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // checkParameters returns an error if parameters are missing, in the words of a URL.
 func (a *authRequest) checkParameters() error {
 	switch {
 	case !a.fields.has(ruleFields | keyFields):
 		return in("key", &fieldError{problem: "want key and limit, or domain and entries such as user=42"})
-	case a.fields.has(fieldDomain) && !a.fields.has(fieldDescriptors|limitFields):
-		return in("domain", &fieldError{problem: "want an entry beside the domain, such as user=42"})
+	case a.fields.has(fieldDomain) && !a.fields.has(fieldDescriptors|ownFields):
+		return in("domain", &fieldError{problem: "want an entry beside the domain, such as user=42, or a list"})
 	}
 	return nil
 }
 
-// isBadHeader reports whether an error is about a header, and keeps the first one.
-func isBadHeader(err error, first **fieldError) bool {
-	var field *fieldError
-	if !errors.As(err, &field) || !field.badHeader {
-		return false
-	}
-	if *first == nil {
-		*first = field
-	}
-	return true
-}
-
-// parameters are the parameters with a fixed meaning. All others are entries of a
-// descriptor.
-var parameters = map[string]func(a *authRequest, value string, v headerValues) error{
+// parameters are the parameters with a fixed meaning. All others are entries of descriptors, which
+// "and" separates.
+var parameters = map[string]func(a *authRequest, value string, v *requestValues) error{
 	"key":       (*authRequest).decodeKey,
 	"limit":     (*authRequest).decodeLimit,
 	"domain":    (*authRequest).decodeDomain,
 	"cost":      (*authRequest).decodeCost,
 	"deny":      (*authRequest).decodeDeny,
 	"max_delay": (*authRequest).decodeMaxDelay,
+	"list":      func(a *authRequest, value string, _ *requestValues) error { a.list = value; return nil },
 }
 
-func (a *authRequest) decodeKey(value string, v headerValues) error {
+func (a *authRequest) decodeKey(value string, v *requestValues) error {
 	a.fields |= fieldKey
 	key, err := v.resolve(value, value)
 	if err != nil {
@@ -116,33 +122,33 @@ func (a *authRequest) decodeKey(value string, v headerValues) error {
 	return nil
 }
 
-func (a *authRequest) decodeLimit(value string, _ headerValues) error {
+func (a *authRequest) decodeLimit(value string, _ *requestValues) error {
 	a.fields |= fieldLimit
 	a.Limit = value
 	return nil
 }
 
-func (a *authRequest) decodeDomain(value string, _ headerValues) error {
+func (a *authRequest) decodeDomain(value string, _ *requestValues) error {
 	a.fields |= fieldDomain
 	a.Domain = value
 	return nil
 }
 
-func (a *authRequest) decodeCost(value string, _ headerValues) (err error) {
+func (a *authRequest) decodeCost(value string, _ *requestValues) (err error) {
 	if a.Request.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || a.Request.Cost < 0 {
 		return &fieldError{problem: fmt.Sprintf("%.40q: want a whole number, 0 or more", value), kind: ProblemBadCost}
 	}
 	return nil
 }
 
-func (a *authRequest) decodeDeny(value string, _ headerValues) (err error) {
+func (a *authRequest) decodeDeny(value string, _ *requestValues) (err error) {
 	if a.denyStatus, err = strconv.Atoi(value); err != nil || a.denyStatus < 400 || a.denyStatus > 599 {
 		return &fieldError{problem: fmt.Sprintf("%.40q: want a status from 400 to 599", value)}
 	}
 	return nil
 }
 
-func (a *authRequest) decodeMaxDelay(value string, _ headerValues) (err error) {
+func (a *authRequest) decodeMaxDelay(value string, _ *requestValues) (err error) {
 	a.fields |= fieldMaxDelay
 	r := &jsonReader{text: value}
 	if a.Request.MaxDelay, err = r.seconds(); err != nil {
@@ -151,96 +157,63 @@ func (a *authRequest) decodeMaxDelay(value string, _ headerValues) (err error) {
 	return r.end()
 }
 
-// addEntries adds a descriptor with the entries, if there are any.
-func (a *authRequest) addEntries(entries []rules.Entry) error {
-	switch {
-	case len(entries) == 0:
+// addDescriptors adds the descriptors of the URL, or of the list that it names.
+func (a *authRequest) addDescriptors(values *requestValues, lists lists) error {
+	groups := a.groups
+	switch first := firstKey(groups); {
+	case a.list != "" && first != nil:
+		return in("list", &fieldError{problem: "a list cannot be combined with entries"})
+	case a.list != "":
+		if groups = lists(a.Domain, a.list); groups == nil {
+			return in("list", &fieldError{problem: fmt.Sprintf("the rules of domain %.80q have no list %.80q", a.Domain, a.list)})
+		}
+	case first == nil && len(groups) == 1:
 		return nil
-	case !a.fields.has(fieldDomain):
-		name := entries[0].Key
-		return in(name, &fieldError{problem: fmt.Sprintf("unknown parameter %.80q; entries of a descriptor need a domain", name)})
-	case slices.ContainsFunc(entries, func(e rules.Entry) bool { return e.Key == "" }):
-		return &fieldError{problem: "a parameter has no name"}
-	case len(entries) > maxEntries:
-		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(entries), maxEntries)}
+	case first != nil && !a.fields.has(fieldDomain):
+		return in(*first, &fieldError{problem: fmt.Sprintf("unknown parameter %.80q; entries of a descriptor need a domain", *first)})
+	case len(groups) > rules.MaxListed:
+		return in("and", &fieldError{problem: fmt.Sprintf("%d descriptors, want at most %d", len(groups), rules.MaxListed)})
 	}
 	a.fields |= fieldDescriptors
-	a.Descriptors = []engine.Descriptor{{Entries: entries, Cost: a.Request.Cost, Permits: engine.NoPermits}}
-	a.hasCost = []bool{true}
+	for _, group := range groups {
+		if err := a.addDescriptor(group, values); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// headerValues are the values that parameters take from headers.
-type headerValues struct {
-	header    http.Header
-	addresses *address.Resolver
-}
-
-// resolve returns the value of a parameter: "header:Name" stands for that header,
-// "address:Name" for the client's address in that header, and "address:203.0.113.9" for
-// that address. Missing is the value of a header that the request does not have.
-//
-// The client can forge all of X-Forwarded-For but its end, so as a plain header it would
-// be as many keys as the client likes.
-func (v headerValues) resolve(value, missing string) (string, error) {
-	if name, ok := strings.CutPrefix(value, "address:"); ok {
-		return v.address(name)
-	}
-	name, ok := strings.CutPrefix(value, "header:")
-	switch {
-	case !ok:
-		return value, nil
-	case http.CanonicalHeaderKey(name) == "X-Forwarded-For":
-		return v.address(name)
-	}
-	return v.line(name, missing)
-}
-
-// line returns the value of a header, which must not be repeated: some applications use
-// the first line, others the last or all of them. Whichever was counted here, a client
-// could vary it and let the application see another.
-func (v headerValues) line(name, missing string) (string, error) {
-	lines, variant := v.header.Values(name), v.variant(name)
-	switch {
-	case len(lines) > 1:
-		return "", &fieldError{problem: fmt.Sprintf("header %.80q: %d lines, want one", name, len(lines)), kind: ProblemBadKey, badHeader: true}
-	case variant != "":
-		return "", &fieldError{problem: fmt.Sprintf("header %.80q: some applications take %.80q for it", name, variant), kind: ProblemBadKey, badHeader: true}
-	case len(lines) == 0 || lines[0] == "":
-		return missing, nil
-	}
-	return lines[0], nil
-}
-
-// variant returns a header whose name differs only in hyphens and underscores, or "". To
-// applications behind CGI or WSGI it is the same header, so it counts as a repeated line.
-func (v headerValues) variant(name string) string {
-	name = http.CanonicalHeaderKey(name)
-	for other := range v.header {
-		if len(other) == len(name) && other != name && strings.EqualFold(withHyphens(other), withHyphens(name)) {
-			return other
+// firstKey returns the key of the first entry, or nil if there is none.
+func firstKey(groups [][]rules.Entry) *string {
+	for _, group := range groups {
+		if len(group) > 0 {
+			return &group[0].Key
 		}
 	}
-	return ""
+	return nil
 }
 
-func withHyphens(name string) string { return strings.ReplaceAll(name, "_", "-") }
-
-// address returns the identity of the client in a header, or of an address. Without one
-// there is no fallback: the address of the proxy would be one key for all its clients.
-func (v headerValues) address(name string) (string, error) {
-	if key := v.addresses.Key(name, nil); key != "" {
-		return key, nil
+// addDescriptor adds a descriptor of entries, with their values of the client's request.
+func (a *authRequest) addDescriptor(group []rules.Entry, values *requestValues) error {
+	switch {
+	case len(group) == 0:
+		return in("and", &fieldError{problem: "want entries before and after it"})
+	case slices.ContainsFunc(group, func(e rules.Entry) bool { return e.Key == "" }):
+		return &fieldError{problem: "a parameter has no name"}
+	case len(group) > maxEntries:
+		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(group), maxEntries)}
 	}
-	lines := v.header.Values(name)
-	if key := v.addresses.ForwardedKey(lines); key != "" {
-		return key, nil
+	entries := make([]rules.Entry, len(group))
+	for i, e := range group {
+		value, err := values.resolve(e.Value, "")
+		if err := values.keepBad(in(e.Key, err)); err != nil {
+			return err
+		}
+		entries[i] = rules.Entry{Key: e.Key, Value: value}
 	}
-	problem := fmt.Sprintf("header %.80q: missing, want the client's address", name)
-	if len(lines) > 0 {
-		problem = fmt.Sprintf("header %.80q: %.80q: want the client's address at the end", name, lines[len(lines)-1])
-	}
-	return "", &fieldError{problem: problem, kind: ProblemBadKey, badHeader: true}
+	a.Descriptors = append(a.Descriptors, engine.Descriptor{Entries: entries, Cost: a.Request.Cost, Permits: engine.NoPermits})
+	a.hasCost = append(a.hasCost, true)
+	return nil
 }
 
 // shorten returns a key, or its hash if it is too long. The client chooses the

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -19,23 +20,25 @@ func FuzzAuthRequestDecode(f *testing.F) {
 	f.Add("limit=1/s&key=address:2001:db8::1&deny=403", "")
 	f.Add("key=a&key=b", "&limit=9/s")
 	f.Add("%zz&&=&;", "")
+	f.Add("domain=edge&user=cookie:sid&and&path=path&and&q=query:q&max_delay=1", "/a?q=1")
+	noLists := func(string, string) [][]rules.Entry { return nil }
 	f.Fuzz(func(t *testing.T, query, header string) {
 		r := httptest.NewRequest(http.MethodGet, "/v1/auth", nil)
 		r.URL = &url.URL{Path: "/v1/auth", RawQuery: query}
-		r.Header = http.Header{"X-Api-Key": {header}, "X-Forwarded-For": {header}}
+		r.Header = http.Header{"X-Api-Key": {header}, "X-Forwarded-For": {header}, "X-Forwarded-Uri": {header}, "Cookie": {"sid=" + header}}
 		addresses := address.NewResolver(address.Private(), 0)
-		a, err := decodeAuthRequest(r, addresses)
+		a, err := decodeAuthRequest(r, addresses, noLists)
 		if err != nil {
 			if p := problemOf(err); p.Status != http.StatusBadRequest || p.Detail == "" {
 				t.Fatalf("?%s: got %+v, want status 400 and a detail", query, p)
 			}
 			return
 		}
-		if a.Request.Cost < 0 || a.denyStatus < 400 || a.denyStatus > 599 || len(a.Request.Key) > maxKey || a.fields.has(ruleFields) == a.fields.has(limitFields) {
+		if a.Request.Cost < 0 || a.denyStatus < 400 || a.denyStatus > 599 || len(a.Request.Key) > maxKey || a.fields.has(ruleFields) == a.fields.has(ownFields) {
 			t.Fatalf("?%s: got %+v, which is invalid", query, a)
 		}
-		r.Header = http.Header{"X-Forwarded-For": {"203.0.113.9"}}
-		other, err := decodeAuthRequest(r, addresses)
+		r.Header = http.Header{"X-Forwarded-For": {"203.0.113.9"}, "X-Forwarded-Uri": {"/"}}
+		other, err := decodeAuthRequest(r, addresses, noLists)
 		if err != nil {
 			t.Fatalf("?%s: with another header: %v", query, err)
 		}

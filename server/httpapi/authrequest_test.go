@@ -269,7 +269,7 @@ func TestAuthRequestRejectsMalformedURLs(t *testing.T) {
 		{"domain=edge&=b", httpapi.ProblemMalformed, "", "has no name"},
 		{"domain=edge&a=%zz", httpapi.ProblemMalformed, "", "invalid URL escape"},
 		{"domain=edge" + strings.Repeat("&a=b", 17), httpapi.ProblemMalformed, "", "at most 16"},
-		{"domain=edge" + strings.Repeat("&a=b", 2000), httpapi.ProblemMalformed, "", "more than 20 parameters"},
+		{"domain=edge" + strings.Repeat("&a=b", 2000), httpapi.ProblemMalformed, "", "more than 64 parameters"},
 	} {
 		got := auth(t, base, c.query)
 		if p := got.problem(t); got.status != 400 || p.Type != c.kind || p.Parameter != c.parameter || !strings.Contains(p.Detail, c.detail) {
@@ -410,4 +410,96 @@ func TestServerWithoutRules(t *testing.T) {
 		t.Errorf("a list: got %+v, want 503", each)
 	}
 	auth(t, base, "limit=1/s&key=a").want(t, 200, "") // not charged by the list
+}
+
+// Several descriptors of one question are granted all or none.
+func TestAuthRequestSeveralDescriptors(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		base := serveStore(t, store)
+		const both = "domain=edge&tenant=header:X-User&and&remote_address=address"
+		for range 3 {
+			auth(t, base, both, "X-User", "ada", "X-Forwarded-For", "10.0.0.1").want(t, 200, "")
+		}
+		if got := auth(t, base, both, "X-User", "ada", "X-Forwarded-For", "10.0.0.1"); got.status != 429 || got.problem(t).ViolatedPolicies[0] != "edge/remote_address" {
+			t.Errorf("got %+v, want a denial by the address", got)
+		}
+		for range 2 { // the denied request has not taken from the tenant
+			auth(t, base, both, "X-User", "ada", "X-Forwarded-For", "10.0.0.2").want(t, 200, "")
+		}
+		if got := auth(t, base, both, "X-User", "ada", "X-Forwarded-For", "10.0.0.2"); got.status != 429 || got.problem(t).ViolatedPolicies[0] != "edge/tenant" {
+			t.Errorf("got %+v, want a denial by the tenant", got)
+		}
+	})
+}
+
+// A list of the rule file stands for its descriptors, whose values come from the client's request.
+func TestAuthRequestList(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	left := func(tenant, address, page string) {
+		t.Helper()
+		for query, want := range map[string]string{"tenant=ada": tenant, "remote_address=10.0.0.1": address, "page=/login&kind=web": page} {
+			if got := auth(t, base, "cost=0&domain=edge&"+query); !strings.Contains(got.header.Get("Ratelimit"), "r="+want+";") && want != "all" {
+				t.Errorf("%s: got %v, want %s left", query, got.header, want)
+			}
+		}
+	}
+	for _, uri := range []string{"/login?a=b", "//x/../%6cogin"} {
+		auth(t, base, "domain=edge&list=gate", "Cookie", "a=b; sid=ada", "X-Forwarded-For", "10.0.0.1", "X-Forwarded-Uri", uri).want(t, 200, "")
+	}
+	left("3", "1", "2")
+	auth(t, base, "domain=edge&tenant=query:t&and&page=path&kind=web", "X-Forwarded-Uri", "/login?x=1&t=ad%61").want(t, 200, "")
+	left("2", "1", "1")
+	auth(t, base, "domain=edge&tenant=query:t").want(t, 429, auth(t, base, "domain=edge&tenant=query:t").body) // the proxy sends no URL
+	auth(t, base, "domain=edge&tenant=query:none", "X-Forwarded-Uri", "/").want(t, 200, "")
+	left("2", "1", "1")
+}
+
+// Values that applications may read in two ways are denials, mistakes in the URL errors, and none is charged.
+func TestAuthRequestRejectsHostileDescriptors(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	const sid, uri, address = "domain=edge&tenant=cookie:sid", "domain=edge&tenant=query:t", "remote_address=10.0.0.1"
+	for _, c := range []struct {
+		query            string
+		header           []string
+		status           int
+		parameter, words string
+	}{
+		{sid + "&and&" + address, []string{"Cookie", "sid=a; sid=b"}, 429, "tenant", "2 of them, want one"},
+		{sid + "&and&" + address, []string{"Cookie", "sid=a", "Cookie", "sid=a"}, 429, "tenant", "2 of them, want one"},
+		{address + "&and&" + uri, []string{"X-Forwarded-Uri", "/?t=1&t=2"}, 429, "tenant", "2 of them, want one"},
+		{address + "&and&" + uri, []string{"X-Forwarded-Uri", "/?t=%zz"}, 429, "tenant", "bad query"},
+		{address + "&and&" + uri, []string{"X-Forwarded-Uri", "/?" + strings.Repeat("&a", 1001)}, 429, "tenant", "more than 1000"},
+		{address + "&and&" + uri, []string{"X-Forwarded-Uri", "t=1"}, 429, "tenant", "want the client's URL"},
+		{address + "&and&" + uri, []string{"X-Forwarded-Uri", "/", "X-Forwarded-Uri", "/"}, 429, "tenant", "2 lines"},
+		{address + "&and&domain=edge&page=path", nil, 429, "page", "want the client's URL"},
+		{"domain=edge&" + address + strings.Repeat("&and&"+address, 16), nil, 400, "and", "17 descriptors, want at most 16"},
+		{"domain=edge&" + address + strings.Repeat("&and&"+address, 100), nil, 400, "", "more than 64 parameters"},
+		{"domain=edge&" + address + "&and", nil, 400, "and", "before and after it"},
+		{"domain=edge&and", nil, 400, "and", "before and after it"},
+		{"domain=edge&list=gone&deny=403", nil, 400, "list", "have no list"},
+		{"domain=gone&list=gate", nil, 400, "list", "have no list"},
+		{"list=gate", nil, 400, "list", "have no list"},
+		{"domain=edge&list=gate&" + address, nil, 400, "list", "cannot be combined"},
+		{"domain=edge&list=gate&key=k&limit=1/s", []string{"X-Forwarded-For", "10.0.0.1", "X-Forwarded-Uri", "/"}, 400, "key", "cannot be combined"},
+		{"key=k&limit=1/s&and&" + address, nil, 400, "remote_address", "need a domain"},
+	} {
+		got := auth(t, base, c.query, c.header...)
+		if p := got.problem(t); got.status != c.status || p.Parameter != c.parameter || !strings.Contains(p.Detail, c.words) {
+			t.Errorf("%.200s with %.100q: got %+v, want %d about %s: %s", c.query, c.header, got, c.status, c.parameter, c.words)
+		}
+	}
+	huge, err := http.NewRequestWithContext(t.Context(), "GET", base+"/v1/auth?"+sid+"&and&"+address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	huge.Header.Set("Cookie", "sid="+strings.Repeat("x", 64<<10))
+	if got, err := http.DefaultClient.Do(huge); err != nil || got.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a cookie of 64 KiB: got %v, %v, want 431", got, err)
+	} else {
+		_ = got.Body.Close()
+	}
+	auth(t, base, sid, "Cookie", "sid="+strings.Repeat("x", 10<<10)).want(t, 200, "") // its hash is counted
+	if got := auth(t, base, "domain=edge&cost=0&"+address); !strings.Contains(got.header.Get("Ratelimit"), "r=3;") {
+		t.Errorf("afterwards: got %v, want all units of the address", got.header)
+	}
 }

@@ -63,6 +63,11 @@ func frozenMemory() *penstock.Memory {
 // ruleFile has a rule of every kind that responses distinguish.
 const ruleFile = `
 domain: edge
+lists:
+  gate:
+    - {tenant: "cookie:sid"}
+    - {remote_address: address}
+    - {page: path, kind: web}
 descriptors:
   - key: remote_address
     limit: "3/1m"
@@ -89,6 +94,11 @@ descriptors:
     id: request_id
   - key: line
     limit: "1/100ms leaky-bucket burst=3"
+  - key: page
+    value: /login
+    descriptors:
+      - key: kind
+        limit: "4/1m"
   - key: queue
     limit: "1/1h leaky-bucket burst=3"
 `

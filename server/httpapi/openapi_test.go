@@ -198,7 +198,7 @@ func sendRefunds(t *testing.T, send sendFunc) {
 
 // sendAuthRequests sends requests to /v1/auth that cause all its responses.
 func sendAuthRequests(send sendFunc, server http.Handler) {
-	for _, query := range []string{"limit=1/1m&key=v&cost=1&max_delay=0.5&deny=403", "domain=edge&remote_address=9&cost=3"} {
+	for _, query := range []string{"limit=1/1m&key=v&cost=1&max_delay=0.5&deny=403", "domain=edge&remote_address=9&cost=3", "domain=edge&tenant=8&and&remote_address=8", "domain=edge&list=gate"} {
 		send(server, localAddr, "GET", "/v1/auth?"+query, "")
 		send(server, localAddr, "GET", "/v1/auth?"+query, "")
 		send(server, localAddr, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")

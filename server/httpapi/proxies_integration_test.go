@@ -33,6 +33,24 @@ func TestIntegrationCaddyForwardAuth(t *testing.T) {
 	})
 }
 
+func TestIntegrationProxiesAskForSeveralLimits(t *testing.T) {
+	const one, several = "limit=3/1m&key=address:X-Forwarded-For", "domain=edge&list=gate"
+	for name, start := range map[string]func(t *testing.T, penstock string, site *site) string{
+		"nginx": func(t *testing.T, penstock string, site *site) string { return startNginx(t, penstock, site) + "/shop" },
+		"haproxy": func(t *testing.T, penstock string, site *site) string {
+			return startHAProxy(t, penstock, site, one, several)
+		},
+		"caddy": func(t *testing.T, penstock string, site *site) string {
+			return startCaddyWith(t, proxyOptions{site: site, daemons: [2]string{penstock, penstock}, query: several})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			penstock, site := serveStore(t, frozenMemory()), newSite(t)
+			checkSeveral(t, start(t, penstock, site), penstock, site)
+		})
+	}
+}
+
 // While penstock cannot decide, nginx passes requests to /open, as its configuration
 // says, and fails all others.
 func TestIntegrationNginxFailsOpenWhereConfigured(t *testing.T) {
@@ -136,18 +154,22 @@ type proxyOptions struct {
 	site    *site
 	daemons [2]string // their URLs
 	limit   string    // default: 3/1m
+	query   string    // in place of limit and key; default: these
 }
 
 // replacements returns the texts to replace in a configuration, each followed by its
 // replacement.
 func (o *proxyOptions) replacements(more ...string) []string {
-	limit := "3/1m"
-	if o.limit != "" {
-		limit = o.limit
+	if o.query != "" {
+		more = append(more, "limit=3/1m&key=address:X-Forwarded-For", o.query)
 	}
-	return append(more,
+	more = append(more,
 		"penstock-1:8080", strings.TrimPrefix(o.daemons[0], "http://"), "penstock-2:8080", strings.TrimPrefix(o.daemons[1], "http://"),
-		"site:3000", o.site.Listener.Addr().String(), "limit=3/1m", "limit="+limit)
+		"site:3000", o.site.Listener.Addr().String())
+	if o.limit != "" {
+		more = append(more, "limit=3/1m", "limit="+o.limit)
+	}
+	return more
 }
 
 // startNginxWith starts nginx with deploy/nginx/penstock.conf and the locations in
@@ -158,7 +180,7 @@ func startNginxWith(t *testing.T, o proxyOptions) string {
 	copyConfig(t, "testdata/nginx.conf", dir)
 	copyConfig(t, "testdata/nginx-more.conf", dir, "PENSTOCK", strings.TrimPrefix(o.daemons[0], "http://"))
 	copyConfig(t, nginxConfig, dir, o.replacements(
-		"listen 80;", "listen "+listen+";\n    include nginx-more.conf;",
+		"domain=shop&list=edge", "domain=edge&list=gate", "listen 80;", "listen "+listen+";\n    include nginx-more.conf;",
 		"timeout 250ms;", "timeout 30s;", "timeout 500ms;", "timeout 30s;", "timeout 2s;", "timeout 30s;")...) // for a starved machine
 	return startProxy(t, dir, listen, "nginx", "-p", ".", "-c", "nginx.conf")
 }

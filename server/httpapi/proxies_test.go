@@ -138,6 +138,23 @@ func checkProxy(t *testing.T, proxy string, site *site) {
 	}
 }
 
+// checkSeveral checks a proxy that asks for several limits at once, by the list of ruleFile.
+func checkSeveral(t *testing.T, proxy, penstock string, site *site) {
+	t.Helper()
+	for i, want := range []int{200, 200, 200, 429} {
+		h := http.Header{"Cookie": {"sid=ada"}, "X-Forwarded-For": {fmt.Sprint("203.0.113.", i)}, "X-Forwarded-Uri": {"/elsewhere"}}
+		if got := send(t, "GET", proxy+"?a=b", "", h); got.status != want {
+			t.Errorf("request %d: got %+v, want %d", i, got, want)
+		}
+	}
+	if got := auth(t, penstock, "cost=0&domain=edge&tenant=ada"); !strings.Contains(got.header.Get("Ratelimit"), "r=2;") {
+		t.Errorf("after three requests that were allowed: got %v, want 2 of 5 left", got.header)
+	}
+	if n := site.requests.Load(); n != 3 {
+		t.Errorf("the site got %d requests, want 3", n)
+	}
+}
+
 // The proxy configurations in the documentation are those that are tested here: every
 // line is in the tested file, in the same order. Those of nginx and HAProxy are whole files.
 func TestDocumentedProxyConfigurationsAreTested(t *testing.T) {

@@ -3,6 +3,7 @@ package rowstore
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -103,6 +104,7 @@ func (l *lane) run() {
 		for _, c := range b.calls {
 			c.done <- struct{}{}
 		}
+		runtime.Gosched() // the callers that come back at once share the next update
 	}
 }
 

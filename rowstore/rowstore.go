@@ -14,8 +14,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"math"
+	"strconv"
 	"sync"
 	"time"
 
@@ -149,10 +151,18 @@ const layout = 1
 // in 32 characters.
 func rowName(r *penstock.Request) string {
 	l := r.Limit.Identity()
-	text := fmt.Appendf(nil, "%d %t %q %d %d %d %d %d %d %d %q %d %d %s%s",
-		layout, l.Untrusted, l.Name, l.Algorithm, l.Count, l.Period, l.Burst, l.Buckets, l.Align, l.Offset, l.Zone, l.Debt,
-		len(r.Key), r.Key, r.ID)
-	sum := sha256.Sum256(text)
+	b := make([]byte, 0, 512)
+	for _, n := range [...]int64{
+		layout, int64(len(r.Key)), int64(len(l.Name)), int64(len(l.Zone)), int64(l.Algorithm), l.Count, int64(l.Period),
+		l.Burst, int64(l.Buckets), int64(l.Align), int64(l.Offset), l.Debt,
+	} {
+		b = binary.AppendVarint(b, n)
+	}
+	b = strconv.AppendBool(b, l.Untrusted)
+	for _, text := range [...]string{l.Name, l.Zone, r.Key, r.ID} {
+		b = append(b, text...)
+	}
+	sum := sha256.Sum256(b)
 	return base64.RawURLEncoding.EncodeToString(sum[:24])
 }
 

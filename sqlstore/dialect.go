@@ -41,11 +41,11 @@ type dialect struct {
 	create string // of the table
 
 	begin   func(e *engine) []string
-	prepare func(e *engine) string                  // follows begin after an error that says so
-	read    func(e *engine, names []string) string  // rows of name, value and time; in PostgreSQL a last one of the time alone
-	clock   func(e *engine) string                  // one more such row, of the time alone; nil: the time of this process
-	write   func(e *engine, changes changes) string // changes the rows that existed
-	bytes   string                                  // a literal of bytes in hexadecimal
+	prepare func(e *engine) string                                     // follows begin after an error that says so
+	read    func(e *engine, names []string) (query string, args []any) // rows of name, value and time; in PostgreSQL a last one of the time alone
+	clock   func(e *engine) string                                     // one more such row, of the time alone; nil: the time of this process
+	write   func(e *engine, changes changes) string                    // changes the rows that existed
+	bytes   string                                                     // a literal of bytes in hexadecimal
 	sweep   func(e *engine, after, upTo string) string
 
 	oneWriter bool // a transaction locks the whole database
@@ -99,16 +99,14 @@ var postgres = dialect{
 			"SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL enable_seqscan = off", e.timeout.Milliseconds())}
 	},
 	prepare: func(e *engine) string {
-		// The time is read after the last lock was granted.
-		return fmt.Sprintf(`PREPARE "penstock read %[1]s" (text) AS WITH locked AS (
-SELECT name, value FROM %[1]s WHERE name = ANY (string_to_array($1, ',')) ORDER BY name FOR UPDATE)
-SELECT name, value, 0 FROM locked UNION ALL SELECT '', '', %[2]s;
-PREPARE "penstock write %[1]s" (text, bytea[], bigint[]) AS
+		return fmt.Sprintf(`PREPARE "penstock write %[1]s" (text, bytea[], bigint[]) AS
 INSERT INTO %[1]s SELECT * FROM unnest(string_to_array($1, ','), $2, $3)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until`, e.table, postgresClock)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until`, e.table)
 	},
-	read: func(e *engine, names []string) string {
-		return `EXECUTE "penstock read ` + e.table + `" ('` + strings.Join(names, ",") + `')`
+	// The time is read after the last lock was granted. With an argument, the driver prepares the statement.
+	read: func(e *engine, names []string) (string, []any) {
+		return `WITH locked AS (SELECT name, value FROM ` + e.table + ` WHERE name = ANY (string_to_array($1::text, ',')) ORDER BY name FOR UPDATE)
+SELECT name, value, 0 FROM locked UNION ALL SELECT '', '', ` + postgresClock, []any{strings.Join(names, ",")}
 	},
 	write: postgresWrite,
 	bytes: `'\x%s'`,
@@ -175,8 +173,8 @@ var mysql = dialect{
 	begin: func(*engine) []string {
 		return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}
 	},
-	read: func(e *engine, names []string) string {
-		return fmt.Sprintf("SELECT name, value, %s FROM %s WHERE name IN (%s) ORDER BY name FOR UPDATE", mysqlClock, e.table, quoted(names))
+	read: func(e *engine, names []string) (string, []any) {
+		return fmt.Sprintf("SELECT name, value, %s FROM %s WHERE name IN (%s) ORDER BY name FOR UPDATE", mysqlClock, e.table, quoted(names)), nil
 	},
 	clock: func(*engine) string { return "SELECT '', '', " + mysqlClock },
 	write: func(e *engine, c changes) string {
@@ -211,8 +209,8 @@ var sqlite = dialect{
 ) WITHOUT ROWID`,
 	oneWriter: true,
 	begin:     func(*engine) []string { return []string{"BEGIN IMMEDIATE"} },
-	read: func(e *engine, names []string) string {
-		return fmt.Sprintf("SELECT name, value, 0 FROM %s WHERE name IN (%s)", e.table, quoted(names))
+	read: func(e *engine, names []string) (string, []any) {
+		return fmt.Sprintf("SELECT name, value, 0 FROM %s WHERE name IN (%s)", e.table, quoted(names)), nil
 	},
 	write: func(e *engine, c changes) string {
 		return e.insert(c.existing) + " ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until"

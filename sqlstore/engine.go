@@ -196,7 +196,7 @@ func (t *transaction) read(ctx context.Context) (now time.Time, err error) {
 	e := t.engine
 	clear(t.rows)
 	t.exists = make([]bool, len(t.names))
-	micros, err := t.scan(ctx, e.dialect.read(e, t.names))
+	micros, err := t.lock(ctx, t.names)
 	if err == nil && micros == 0 && e.dialect.clock != nil {
 		micros, err = t.scan(ctx, e.dialect.clock(e))
 	}
@@ -218,7 +218,7 @@ func (t *transaction) checkAbsent(ctx context.Context) error {
 	if len(absent) == 0 || len(t.names) == 1 || t.engine.dialect.oneWriter {
 		return nil
 	}
-	_, err := t.scan(ctx, t.engine.dialect.read(t.engine, absent))
+	_, err := t.lock(ctx, absent)
 	for _, name := range absent {
 		if i, _ := slices.BinarySearch(t.names, name); t.exists[i] && err == nil {
 			err = errChanged
@@ -227,9 +227,15 @@ func (t *transaction) checkAbsent(ctx context.Context) error {
 	return err
 }
 
+// lock locks and reads rows, and returns the time if that came with them.
+func (t *transaction) lock(ctx context.Context, names []string) (micros int64, err error) {
+	query, args := t.engine.dialect.read(t.engine, names)
+	return t.scan(ctx, query, args...)
+}
+
 // scan reads rows, and returns the latest time among them.
-func (t *transaction) scan(ctx context.Context, query string) (micros int64, err error) {
-	rows, err := t.conn.QueryContext(ctx, query)
+func (t *transaction) scan(ctx context.Context, query string, args ...any) (micros int64, err error) {
+	rows, err := t.conn.QueryContext(ctx, query, args...)
 	if err != nil {
 		return 0, err
 	}

@@ -3,6 +3,7 @@ package rules
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"strings"
 )
 
@@ -87,4 +88,24 @@ func limitName(rule string) string {
 	hash := base64.RawURLEncoding.EncodeToString(sum[:hashBytes])
 	prefix := cutRunes(rule, maxLimitName-len(hashMark)-len(hash))
 	return strings.TrimRight(prefix, `\`) + hashMark + hash
+}
+
+// maxKey is the longest key that is sent to a store. Longer keys are hashed rather than
+// rejected: their values come from clients, and Envoy allows requests whose decision
+// fails.
+const maxKey = 4 << 10
+
+// ShortenKey replaces the key that begins at start by its hash, if it is too long, so that a
+// client cannot escape its limit with a long key. No other key of a rule begins with a bar.
+func ShortenKey(keys []byte, start int) []byte {
+	if len(keys)-start <= maxKey { // as nearly all are; no call is needed to find out
+		return keys
+	}
+	return hashKey(keys, start)
+}
+
+func hashKey(keys []byte, start int) []byte {
+	sum := sha256.Sum256(keys[start:])
+	keys = append(keys[:start], "|sha256:"...)
+	return hex.AppendEncode(keys, sum[:])
 }

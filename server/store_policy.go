@@ -5,7 +5,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
 )
 
 // A storePolicy is how the wrappers of the store treat a limit.
@@ -46,7 +46,7 @@ func (p *storePolicies) set(all []*rules.Rule) {
 	for _, r := range all {
 		if !r.Unlimited {
 			own := p.defaults.with(r)
-			named[r.Limit.Name], named[engine.OverridePrefix(r.Limit.Name)] = own, own
+			named[r.Limit.Name], named[overrides.LimitPrefix(r.Limit.Name)] = own, own
 		}
 	}
 	p.byName.Store(&named)
@@ -80,7 +80,7 @@ func (p *storePolicies) forLimit(l *penstock.Limit) storePolicy {
 		if own, ok := (*named)[l.Name]; ok {
 			return own
 		}
-		if prefix, ok := engine.PrefixOfOverride(l.Name); ok {
+		if prefix, ok := overrides.PrefixOf(l.Name); ok {
 			if own, ok := (*named)[prefix]; ok {
 				return own
 			}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
 )
 
 // A rule overrides the settings that it has; the server's defaults apply to the rest.
@@ -42,8 +42,8 @@ descriptors:
 		"shop/open":  {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
 
 		// The limit of an override of one key.
-		engine.OverrideName("shop/open", "600/1m"): {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
-		engine.OverrideName("shop/gone", "600/1m"): byDefault,
+		overrides.LimitName("shop/open", "600/1m"): {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
+		overrides.LimitName("shop/gone", "600/1m"): byDefault,
 
 		"shop/half": {onFailure: penstock.FailLocal, fraction: 0.5, lease: true},
 		"shop/here": {onFailure: penstock.FailLocal, fraction: 0.25, lease: true, denyCache: true},

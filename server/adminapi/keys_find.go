@@ -42,7 +42,7 @@ func (s *Server) find(k *keyRequest) (keyTarget, error) {
 func (s *Server) underOverride(t keyTarget) keyTarget {
 	if t.rule != nil && !t.rule.Unlimited {
 		t.limit, t.override = s.engine.LimitOfKey(t.rule, t.key)
-		t.key = string(engine.ShortenKey([]byte(t.key), 0))
+		t.key = string(rules.ShortenKey([]byte(t.key), 0))
 	}
 	return t
 }

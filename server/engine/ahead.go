@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
-	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // Some callers spend units long before they say so: they get units ahead of the requests,
@@ -67,13 +65,13 @@ func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.
 }
 
 func (e *Engine) unmatchedTarget(counter *atomic.Uint64) Target {
-	deny := e.denyUnmatched && !e.shadow
+	deny := e.options.DenyUnmatched && !e.options.Shadow
 	return Target{engine: e, AllowAll: !deny, DenyAll: deny, unmatched: counter}
 }
 
 // target returns what limits a descriptor that has a limit.
 func (f *found) target(d *limitedDescriptor) Target {
-	shadow := d.rule.Shadow || f.engine.shadow
+	shadow := d.rule.Shadow || f.engine.options.Shadow
 	t := Target{
 		engine:   f.engine,
 		AllowAll: shadow, Shadow: shadow,
@@ -126,7 +124,7 @@ func (t *Target) CountReported(allowed, denied uint64, offences bool) {
 	c.Denied.Add(denied)
 	c.DeniedUnits.Add(denied)
 	if t.state.source != nil {
-		t.engine.topKeys.RecordReport(t.state.source, t.request.Key, allowed, denied)
+		t.engine.options.TopKeys.RecordReport(t.state.source, t.request.Key, allowed, denied)
 	}
 	if t.banned {
 		c.Banned.Add(denied)
@@ -152,17 +150,8 @@ func (t *Target) ReportUnmatched(domain string, entries []rules.Entry) {
 	switch {
 	case t.unmatched == nil:
 	case t.unmatched == &t.engine.unknownDomain:
-		t.engine.onUnmatched(domain, nil)
+		t.engine.options.OnUnmatched(domain, nil)
 	default:
-		t.engine.onUnmatched(domain, entries)
+		t.engine.options.OnUnmatched(domain, entries)
 	}
-}
-
-// FillTime returns how long a key needs to have all units back after it has used them.
-func (t *Target) FillTime() time.Duration {
-	l := t.Limit.Normal()
-	if !l.IsBucket() || l.Count == 0 {
-		return l.Period
-	}
-	return requestlimits.RefillTime(&l, l.Burst)
 }

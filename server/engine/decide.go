@@ -161,7 +161,7 @@ func (e *Engine) DecideOn(ctx context.Context, domain string, terms Terms, ds []
 		r.reset(0)
 		return err
 	}
-	if r.OverLimit = over && !e.shadow; over && e.shadow {
+	if r.OverLimit = over && !e.options.Shadow; over && e.options.Shadow {
 		e.Shadowed.Add(1)
 	}
 	ev.checkUnmatched()
@@ -176,8 +176,8 @@ func (e *Engine) open(domain string, terms Terms, ds []Descriptor, r *Result) (*
 		return nil, ErrNoDomain
 	case len(ds) == 0:
 		return nil, ErrNoDescriptors
-	case len(ds) > e.maxDescriptors:
-		return nil, fmt.Errorf("%w: %d, at most %d", ErrTooManyDescriptors, len(ds), e.maxDescriptors)
+	case len(ds) > e.options.MaxDescriptors:
+		return nil, fmt.Errorf("%w: %d, at most %d", ErrTooManyDescriptors, len(ds), e.options.MaxDescriptors)
 	case t == nil:
 		return nil, ErrNoRules
 	}
@@ -185,7 +185,7 @@ func (e *Engine) open(domain string, terms Terms, ds []Descriptor, r *Result) (*
 	ev := evaluations.Get().(*evaluation)
 	d := t.set.Domain(domain)
 	ev.engine, ev.table, ev.domain, ev.terms, ev.ds, ev.result = e, t, d, terms, ds, r
-	ev.compat = e.compatEnvoy || d != nil && d.CompatEnvoy
+	ev.compat = e.options.CompatEnvoy || d != nil && d.CompatEnvoy
 	return ev, nil
 }
 
@@ -279,7 +279,7 @@ func (e *Engine) UnmatchedCounters() []UnmatchedCounter {
 // decideUnknownDomain decides a request to a domain without rules.
 func (e *Engine) decideUnknownDomain(domain string, ev *evaluation) {
 	if takes(ev.ds) && !ev.terms.Settle {
-		e.onUnmatched(domain, nil)
+		e.options.OnUnmatched(domain, nil)
 		e.decideUnmatched(&e.unknownDomain, ev.result)
 	}
 }
@@ -291,7 +291,7 @@ func (ev *evaluation) checkUnmatched() {
 		return
 	}
 	for _, i := range ev.unmatched {
-		ev.engine.onUnmatched(ev.domain.Name, ev.ds[i].Entries)
+		ev.engine.options.OnUnmatched(ev.domain.Name, ev.ds[i].Entries)
 	}
 	if len(ev.unmatched) == len(ev.ds) {
 		ev.engine.decideUnmatched(ev.table.unmatched[ev.domain.Name], ev.result)
@@ -301,7 +301,7 @@ func (ev *evaluation) checkUnmatched() {
 // decideUnmatched counts an unmatched request, and denies it if the options say so.
 func (e *Engine) decideUnmatched(counter *atomic.Uint64, r *Result) {
 	counter.Add(1)
-	if !e.denyUnmatched || e.shadow {
+	if !e.options.DenyUnmatched || e.options.Shadow {
 		return
 	}
 	r.OverLimit = true

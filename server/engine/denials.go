@@ -88,7 +88,7 @@ func allAllowed(ds []penstock.Decision) bool {
 
 // remembersDenials reports whether denials of the request are remembered.
 func (f *found) remembersDenials() bool {
-	return f.engine.denials != nil && (f.compat || f.engine.cacheDenials) && !f.terms.Settle
+	return f.engine.denials != nil && (f.compat || f.engine.options.CacheDenials) && !f.terms.Settle
 }
 
 // isRemembered reports whether a denial of the descriptor is remembered. Peeked descriptors are

@@ -115,49 +115,23 @@ const (
 type Engine struct {
 	*denials // nil if none are remembered
 	callers.Rights
-	bounds
 	keyOverrides
 
-	store          penstock.Store
-	calls          penstock.Store // the store, or the denials, which call it
-	transientKeys  bool           // the store is a penstock.TransientKeyStore
-	shadow         bool
-	compatEnvoy    bool
-	quotaMode      bool
-	stopIncrement  bool
-	countHits      bool
-	nearLimitRatio float64
-	onMetricValues func(rule string)
-	cacheDenials   bool
-	onFailure      failurePolicy
+	options       Options
+	store         penstock.Store
+	calls         penstock.Store // the store, or the denials, which call it
+	transientKeys bool           // the store is a penstock.TransientKeyStore
 
 	loading sync.Mutex // serializes SetRules
 	table   atomic.Pointer[ruleTable]
 
-	denyUnmatched bool
-	onUnmatched   func(domain string, entries []rules.Entry)
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 
 	requestLimits     *requestlimits.Policy
 	requestLimitState ruleState         // of all request limits
 	OwnHits           hitcount.ByDomain // of descriptors with their own limit, if Options.CountHits is set
 	Shadowed          atomic.Uint64     // requests that were allowed because of Options.Shadow only
-
-	topKeys *topkeys.Tracker // nil if keys are not counted
 }
-
-// bounds are those of a request.
-type bounds struct {
-	maxDescriptors int // in a request
-	maxEntries     int // in a descriptor
-}
-
-// MaxDescriptors returns how many descriptors a request may have, so that APIs can stop
-// parsing there.
-func (b *bounds) MaxDescriptors() int { return b.maxDescriptors }
-
-// MaxEntries returns how many entries a descriptor may have.
-func (b *bounds) MaxEntries() int { return b.maxEntries }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
 func New(store penstock.Store, o *Options) *Engine {
@@ -167,39 +141,40 @@ func New(store penstock.Store, o *Options) *Engine {
 	_, transient := store.(penstock.TransientKeyStore)
 	policy := requestlimits.New(store, o.RequestLimits)
 	e := &Engine{
+		options:           o.withDefaults(),
 		denials:           newDenials(store, o),
 		Rights:            callers.NewRights(append([]callers.Token{{Secret: o.Token}}, o.Tokens...), !o.DistrustLocal),
-		bounds:            bounds{cmp.Or(max(o.MaxDescriptors, 0), defaultMaxDescriptors), cmp.Or(max(o.MaxEntries, 0), defaultMaxEntries)},
-		keyOverrides:      keyOverrides{o.Overrides, policy.Claim},
 		store:             store,
 		calls:             store,
 		transientKeys:     transient,
-		shadow:            o.Shadow,
-		compatEnvoy:       o.CompatEnvoy,
-		quotaMode:         o.QuotaMode,
-		stopIncrement:     o.StopIncrement,
-		countHits:         o.CountHits,
-		nearLimitRatio:    o.NearLimitRatio,
-		onMetricValues:    o.OnMetricValues,
-		cacheDenials:      o.CacheDenials,
-		onFailure:         o.OnFailure,
-		denyUnmatched:     o.DenyUnmatched,
-		onUnmatched:       o.OnUnmatched,
 		requestLimits:     policy,
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &Stats{}}},
-		topKeys:           o.TopKeys,
 	}
+	e.keyOverrides = keyOverrides{e.options.Overrides, policy.Claim}
 	if e.denials != nil {
 		e.calls = e.denials
 	}
-	if e.onUnmatched == nil {
-		e.onUnmatched = func(string, []rules.Entry) {}
-	}
-	if e.overrides == nil {
-		e.overrides, _ = overrides.Open(nil) // only a file can fail
-	}
 	return e
 }
+
+func (o Options) withDefaults() Options {
+	o.MaxDescriptors = cmp.Or(max(o.MaxDescriptors, 0), defaultMaxDescriptors)
+	o.MaxEntries = cmp.Or(max(o.MaxEntries, 0), defaultMaxEntries)
+	if o.OnUnmatched == nil {
+		o.OnUnmatched = func(string, []rules.Entry) {}
+	}
+	if o.Overrides == nil {
+		o.Overrides, _ = overrides.Open(nil) // only a file can fail
+	}
+	return o
+}
+
+// MaxDescriptors returns how many descriptors a request may have, so that APIs can stop
+// parsing there.
+func (e *Engine) MaxDescriptors() int { return e.options.MaxDescriptors }
+
+// MaxEntries returns how many entries a descriptor may have.
+func (e *Engine) MaxEntries() int { return e.options.MaxEntries }
 
 // Store returns the engine's store.
 func (e *Engine) Store() penstock.Store { return e.store }
@@ -212,7 +187,7 @@ func (e *Engine) RequestLimits() *requestlimits.Policy { return e.requestLimits 
 func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	e.table.Store(e.newRuleTable(s, e.table.Load()))
+	e.table.Store(newRuleTable(e, s, e.table.Load()))
 }
 
 // Rules returns the current rules, or nil.

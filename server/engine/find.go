@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -206,7 +204,7 @@ func (f *found) wayOf(d *limitedDescriptor) way {
 // denies reports whether a descriptor can deny the request by itself: if the request was
 // allowed, the descriptor was granted.
 func (f *found) denies(d *limitedDescriptor) bool {
-	return !d.rule.Shadow && !d.quota && !f.engine.shadow
+	return !d.rule.Shadow && !d.quota && !f.engine.options.Shadow
 }
 
 // match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
@@ -234,9 +232,9 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 		*l, f.limited = limitedDescriptor{}, f.limited[:n]
 		return true, nil
 	}
-	l.quota = l.rule.Quota || f.engine.quotaMode
+	l.quota = l.rule.Quota || f.engine.options.QuotaMode
 	l.status.Rule, l.status.Quota = l.rule, l.quota
-	f.keys = ShortenKey(f.keys, start)
+	f.keys = rules.ShortenKey(f.keys, start)
 	l.end = len(f.keys)
 	f.hasFurther = f.hasFurther || l.rule.Also != nil
 	return plain, nil
@@ -292,26 +290,6 @@ func (f *found) namePermit(l *limitedDescriptor, d *Descriptor) error {
 // of them are an error, except for callers that pass on the requests of others, such as Envoy: it
 // lets a request pass whose call fails, so there they are denied.
 const maxPermits = 100
-
-// maxKey is the longest key that is sent to a store. Longer keys are hashed rather than
-// rejected: their values come from clients, and Envoy allows requests whose decision
-// fails.
-const maxKey = 4 << 10
-
-// ShortenKey replaces the key that begins at start by its hash, if it is too long, so that a
-// client cannot escape its limit with a long key. No other key of a rule begins with a bar.
-func ShortenKey(keys []byte, start int) []byte {
-	if len(keys)-start <= maxKey { // as nearly all are; no call is needed to find out
-		return keys
-	}
-	return hashKey(keys, start)
-}
-
-func hashKey(keys []byte, start int) []byte {
-	sum := sha256.Sum256(keys[start:])
-	keys = append(keys[:start], "|sha256:"...)
-	return hex.AppendEncode(keys, sum[:])
-}
 
 // applyReplaces exempts descriptors whose rules are replaced by other rules of the request,
 // even if those are replaced themselves. Then it drops descriptors without a limit.

@@ -44,11 +44,9 @@ func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *ru
 }
 
 // deniesBeside reports whether another limit of the rule denies the descriptor.
-func (ev *evaluation) deniesBeside(d *limitedDescriptor) bool {
-	if len(ev.further) == 0 {
-		return false
-	}
-	return slices.ContainsFunc(ev.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied })
+func (f *found) deniesBeside(d *limitedDescriptor) bool {
+	return len(f.further) > 0 &&
+		slices.ContainsFunc(f.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied })
 }
 
 // returnPartial refunds what descriptors took from some limits of a quota or shadow rule, of which another

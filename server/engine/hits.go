@@ -25,7 +25,7 @@ func (ev *evaluation) addHits(d *limitedDescriptor) {
 	}
 	hits := min(d.cost, maxUnitsPerRequest)
 	ev.hitsOf(d).Add(&hitcount.Decision{
-		Hits: hits, Before: d.hitsBefore(hits), Limit: d.maxHits, NearLimitRatio: ev.engine.nearLimitRatio,
+		Hits: hits, Before: d.hitsBefore(hits), Limit: d.maxHits, NearLimitRatio: ev.engine.options.NearLimitRatio,
 		Denied: d.denied, Cached: d.isCachedDenial(), Shadow: d.rule.Shadow,
 	})
 }
@@ -56,8 +56,8 @@ func (ev *evaluation) hitsOf(d *limitedDescriptor) *hitcount.Hits {
 		return &stats.Hits
 	}
 	h, first := byValue.Find(ev.metricPath)
-	if first && ev.engine.onMetricValues != nil {
-		ev.engine.onMetricValues(cmp.Or(d.rule.Name, "overrides of "+ev.domain.Name))
+	if first && ev.engine.options.OnMetricValues != nil {
+		ev.engine.options.OnMetricValues(cmp.Or(d.rule.Name, "overrides of "+ev.domain.Name))
 	}
 	return cmp.Or(h, &stats.Hits)
 }

@@ -70,7 +70,7 @@ func (ev *evaluation) interpret(d *limitedDescriptor, n int) {
 		deny(dec, r)
 	}
 	if isHitsLimit(&r.Limit) {
-		d.compareHits(r, dec, ev.engine.onFailure)
+		d.compareHits(r, dec, ev.engine.options.OnFailure)
 	}
 	switch {
 	case d.rule.ChargeAlways && r.Cost == 0:

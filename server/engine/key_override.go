@@ -3,14 +3,8 @@ package engine
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
-	"math/bits"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -34,7 +28,7 @@ func (t *ruleTable) change(rule *rules.Rule, s *ruleState, a *overrides.Action) 
 	case overrides.Unlimited:
 		c.rule, c.state = rule.WithoutLimit(), nil
 	case overrides.Limited:
-		c.rule = rule.WithLimit(limitOf(rule, a.Limit))
+		c.rule = rule.WithLimit(overrides.LimitOf(rule.Limit, a.Limit))
 		c.state = t.newState(c.rule)
 		c.state.stats, c.state.source, c.state.overrides, c.state.changed = s.stats, s.source, s.overrides, s.changed
 	}
@@ -95,7 +89,7 @@ func (t *ruleTable) ruleOfKey(ctx context.Context, r *rules.Rule, key string, co
 func (t *ruleTable) resetEarlier(ctx context.Context, entry *overrides.Entry, key string, rule *rules.Rule) (done bool) {
 	compat := t.isCompat(rule)
 	own := storedLimit(rule, compat).Identity()
-	for _, l := range earlierLimits(rule, entry.EarlierLimits(), compat) {
+	for _, l := range earlierLimits(rule, entry.EarlierLimits(false), compat) {
 		if l.Identity() == own {
 			continue // the caller resets it
 		}
@@ -113,20 +107,9 @@ func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded 
 	if !entry.MustCarry(hasEnded) {
 		return true
 	}
-	compat := t.isCompat(rule)
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
-	entry.Carry(hasEnded, func(from []penstock.Limit, uncharged *[]overrides.Uncharged) bool {
-		m := mover{t.engine.calls, strings.Clone(key), to.template.Limit, uncharged}
-		if !m.charge(ctx) {
-			return false
-		}
-		done = true
-		for _, l := range earlierLimits(rule, from, compat) {
-			done = m.move(ctx, l) && done
-		}
-		return done
-	})
-	return !entry.MustCarry(hasEnded)
+	from := earlierLimits(rule, entry.EarlierLimits(hasEnded), t.isCompat(rule))
+	return entry.Carry(ctx, t.engine.calls, key, hasEnded, from, to.template.Limit)
 }
 
 // earlierLimits returns the limits that a key of a rule may have been charged under, as they are
@@ -134,104 +117,10 @@ func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded 
 func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, compat bool) []penstock.Limit {
 	all := []penstock.Limit{storedLimit(rule, compat)}
 	for _, l := range overridden {
-		all = append(all, storedLimit(rule.WithLimit(limitOf(rule, l)), compat))
+		all = append(all, storedLimit(rule.WithLimit(overrides.LimitOf(rule.Limit, l)), compat))
 	}
 	slices.SortStableFunc(all, func(a, b penstock.Limit) int { return cmp.Compare(b.Capacity(), a.Capacity()) })
 	return all
-}
-
-// A mover moves what a key has used to a limit.
-type mover struct {
-	store     penstock.Store
-	key       string
-	to        penstock.Limit
-	uncharged *[]overrides.Uncharged
-}
-
-// move takes all units that the key has used under another limit, and charges them. A reset
-// returns what it refunds, so that units are moved once, whatever the number of daemons that
-// try. It is not done if the store did not decide.
-func (m *mover) move(ctx context.Context, from penstock.Limit) (done bool) {
-	if from.Identity() == m.to.Identity() {
-		return true
-	}
-	if from.HasPermits() || m.to.HasPermits() {
-		return true // permits are held, not used
-	}
-	d, err := m.store.Take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
-	if err == nil && d.Granted < 0 {
-		until := time.Now().Add(min(from.Period, maxUnchargedAge))
-		*m.uncharged = append(*m.uncharged, overrides.Uncharged{Units: -d.Granted, ID: rand.Text(), Until: until})
-	}
-	return m.charge(ctx) && err == nil && d.Source != penstock.SourceFallback
-}
-
-// maxUnchargedAge is for how long units that could not be charged are remembered: as long as a store
-// remembers an ID.
-const maxUnchargedAge = 24 * time.Hour
-
-// charge charges what is uncharged, as far as it fits. Those of a call that failed stay
-// uncharged, except those that time would have returned.
-func (m *mover) charge(ctx context.Context) (done bool) {
-	for len(*m.uncharged) > 0 {
-		o := (*m.uncharged)[0]
-		if left := time.Until(o.Until); left > 0 {
-			r := penstock.Request{Key: m.key, Limit: m.to, Cost: o.Units, AtMost: true, ID: o.ID, Hold: left}
-			if _, err := m.store.Take(ctx, r); err != nil {
-				return false
-			}
-		}
-		*m.uncharged = (*m.uncharged)[1:]
-	}
-	return true
-}
-
-// limitOf returns a limit as the limit of a key of a rule. Its name is that of the rule's
-// limit, so that both share their state if that counts units. Buckets count time, which is
-// worth another number of units at another rate: each rate has a name of its own, and the
-// units are carried over.
-func limitOf(rule *rules.Rule, l penstock.Limit) penstock.Limit {
-	l.Name = rule.Limit.Name
-	if l.IsBucket() && !(l.Algorithm == rule.Limit.Algorithm && sameRate(l, rule.Limit)) {
-		l.Name = OverrideName(rule.Limit.Name, fmt.Sprintf("%d/%d", l.Count, l.Period))
-	}
-	return l
-}
-
-// sameRate reports whether two limits have the same count per time.
-func sameRate(a, b penstock.Limit) bool {
-	high1, low1 := bits.Mul64(uint64(a.Count), uint64(b.Period))
-	high2, low2 := bits.Mul64(uint64(b.Count), uint64(a.Period))
-	return high1 == high2 && low1 == low2
-}
-
-const (
-	maxLimitName = 64 // bytes, as penstock.Limit.Validate allows
-	overrideMark = `\~`
-	overrideHash = 11 // characters of 8 bytes
-)
-
-// OverrideName returns the name of a limit that replaces another one by name. No rule has
-// such a name: there a backslash only precedes characters to escape, and '~' is none.
-func OverrideName(name, distinct string) string {
-	sum := sha256.Sum256([]byte(name + "\x00" + distinct))
-	return OverridePrefix(name) + base64.RawURLEncoding.EncodeToString(sum[:8])
-}
-
-// OverridePrefix returns how the names of limits begin that replace one of that name. The
-// rest of such a name is always as long.
-func OverridePrefix(name string) string {
-	name = name[:min(len(name), maxLimitName-len(overrideMark)-overrideHash)]
-	return strings.ToValidUTF8(name, "") + overrideMark
-}
-
-// PrefixOfOverride returns the [OverridePrefix] of a name that [OverrideName] made.
-func PrefixOfOverride(name string) (prefix string, ok bool) {
-	if len(name) < overrideHash {
-		return "", false
-	}
-	prefix = name[:len(name)-overrideHash]
-	return prefix, strings.HasSuffix(prefix, overrideMark)
 }
 
 // keyOverrides are the overrides of keys of rules.
@@ -267,7 +156,7 @@ func (k *keyOverrides) CheckOverride(rule *rules.Rule, o *overrides.Override) er
 	case !fits(rule, action):
 		return fmt.Errorf("rule %s is %s: a limit over time and a concurrent one cannot replace each other, because permits have IDs", rule.Name, rule.Limit.Algorithm)
 	default:
-		return k.claim(limitOf(rule, action.Limit))
+		return k.claim(overrides.LimitOf(rule.Limit, action.Limit))
 	}
 	return nil
 }
@@ -280,7 +169,7 @@ func (k *keyOverrides) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit,
 	case found != nil && !fits(rule, found.Action):
 		return rule.Limit, nil
 	case found != nil && found.Kind == overrides.Limited && !rule.Unlimited:
-		return limitOf(rule, found.Limit), found
+		return overrides.LimitOf(rule.Limit, found.Limit), found
 	}
 	return rule.Limit, found
 }

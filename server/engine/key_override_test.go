@@ -306,24 +306,6 @@ func TestCheckOverrideRejectsWhatARuleCannotDo(t *testing.T) {
 	}
 }
 
-func TestOverrideNamesAreDistinct(t *testing.T) {
-	long := strings.Repeat("ä", 32)
-	seen := map[string]bool{}
-	for _, name := range []string{"o/a", "o/b", long, long[:63] + "b"} {
-		for _, distinct := range []string{"1", "2"} {
-			n := engine.OverrideName(name, distinct)
-			prefix, ok := engine.PrefixOfOverride(n)
-			if err := penstock.PerMinute(1).WithName(n).Validate(); err != nil || seen[n] || !ok || prefix != engine.OverridePrefix(name) {
-				t.Errorf("%q: %q, prefix %q, %v", name, n, prefix, err)
-			}
-			seen[n] = true
-		}
-	}
-	if _, ok := engine.PrefixOfOverride("o/a"); ok {
-		t.Error("the name of a rule is taken for one of an override")
-	}
-}
-
 // A daemon that does not know of a higher limit yet frees nothing under it.
 func TestRaisedWindowAdmitsTheLargerLimitOnTwoDaemons(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {

@@ -116,7 +116,7 @@ func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
 	case p == phaseKnown:
 		ev.decideKnown()
 		return nil
-	case p == phaseHits && ev.engine.stopIncrement:
+	case p == phaseHits && ev.engine.options.StopIncrement:
 		if err := ev.holdBack(ctx); err != nil {
 			return err
 		}
@@ -232,9 +232,9 @@ func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
 }
 
 // anyDenies reports whether a descriptor denies the request by itself.
-func (ev *evaluation) anyDenies() bool {
-	for i := range ev.limited {
-		if d := &ev.limited[i]; d.overLimit() && !d.quota {
+func (f *found) anyDenies() bool {
+	for i := range f.limited {
+		if d := &f.limited[i]; d.overLimit() && !d.quota {
 			return true
 		}
 	}
@@ -245,7 +245,7 @@ func (ev *evaluation) anyDenies() bool {
 func (ev *evaluation) allQuotasDeny() bool {
 	over := false
 	for i := range ev.result.Statuses {
-		if ev.engine.quotaMode && ev.result.Statuses[i].Rule == nil {
+		if ev.engine.options.QuotaMode && ev.result.Statuses[i].Rule == nil {
 			return false
 		}
 	}

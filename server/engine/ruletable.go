@@ -32,7 +32,7 @@ type ruleState struct {
 	template penstock.Request  // under the rule's stored limit, without a key
 }
 
-func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
+func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 	if s == nil {
 		return nil
 	}
@@ -55,9 +55,9 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 	e := t.engine
 	s := &ruleState{
-		plain:    !e.quotaMode && isPlain(r),
+		plain:    !e.options.QuotaMode && isPlain(r),
 		maxHits:  r.Limit.Count,
-		source:   e.topKeys.NewSource(r.Name),
+		source:   e.options.TopKeys.NewSource(r.Name),
 		template: newTemplate(e.store, storedLimit(r, t.isCompat(r)), r.KeepFree),
 	}
 	if hasHitsLimit(&r.Limit) {
@@ -87,7 +87,7 @@ func newTemplate(store penstock.Store, l penstock.Limit, keepFree int64) penstoc
 func (t *ruleTable) isCompat(r *rules.Rule) bool {
 	domain, _ := r.Path()
 	d := t.set.Domain(domain)
-	return t.engine.compatEnvoy || d != nil && d.CompatEnvoy
+	return t.engine.options.CompatEnvoy || d != nil && d.CompatEnvoy
 }
 
 // stats returns the statistics by the names of their rules. The table may be nil.

@@ -117,7 +117,7 @@ func (ev *evaluation) updateStats(err error) {
 	}
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if err == nil && d.cost >= 0 && ev.engine.countHits {
+		if err == nil && d.cost >= 0 && ev.engine.options.CountHits {
 			ev.addLookup(d)
 			ev.addHits(d)
 		}
@@ -151,7 +151,7 @@ func (s *PermitStats) addRelease(granted int64) {
 // of its own is not penalized: the ban would replace it. Nor is one that the fallback
 // denies: it may be within its limit.
 func (ev *evaluation) addDenied(d *limitedDescriptor) {
-	stats, shadow := d.state.stats.Stats, d.rule.Shadow || ev.engine.shadow
+	stats, shadow := d.state.stats.Stats, d.rule.Shadow || ev.engine.options.Shadow
 	stats.addDenied(d.cost, shadow)
 	switch {
 	case d.isBanned():
@@ -168,11 +168,11 @@ func (ev *evaluation) addDenied(d *limitedDescriptor) {
 
 // addKey counts the key of a descriptor that was decided.
 func (ev *evaluation) addKey(d *limitedDescriptor) {
-	keys := ev.engine.topKeys
+	keys := ev.engine.options.TopKeys
 	if keys == nil {
 		return
 	}
-	outcome := outcomeOf(d.denied, d.rule.Shadow || ev.engine.shadow)
+	outcome := outcomeOf(d.denied, d.rule.Shadow || ev.engine.options.Shadow)
 	remaining := d.status.Decision.Remaining
 	if d.state.source == nil {
 		keys.RecordLimit(&d.rule.Limit, ev.keyOf(d), outcome, d.cost, remaining)
@@ -200,12 +200,12 @@ func (c *LocalStats) Count(l *penstock.Limit, key string, cost int64, d *penstoc
 	if cost <= 0 {
 		return
 	}
-	c.engine.topKeys.RecordLimit(l, key, outcomeOf(!d.Allowed, c.engine.shadow), cost, d.Remaining)
+	c.engine.options.TopKeys.RecordLimit(l, key, outcomeOf(!d.Allowed, c.engine.options.Shadow), cost, d.Remaining)
 	switch {
 	case d.Allowed:
 		c.allowed++
 		c.allowedUnits += uint64(min(max(d.Granted, 0), maxUnitsPerRequest))
-	case c.engine.shadow:
+	case c.engine.options.Shadow:
 		c.shadowed++
 		d.Allowed, d.RetryAfter = true, 0
 	default:

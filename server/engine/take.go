@@ -20,7 +20,7 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 		stats.Fail()
 		return penstock.Decision{}, err
 	}
-	d, err := e.takeOne(ctx, r, &a)
+	d, err := takeOne(ctx, e.calls, r, &a)
 	if err != nil {
 		stats.Fail()
 		return d, err
@@ -30,10 +30,10 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 }
 
 // takeOne has the store decide an admitted request.
-func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *requestlimits.Admission) (d penstock.Decision, err error) {
+func takeOne(ctx context.Context, s penstock.Store, r penstock.Request, a *requestlimits.Admission) (d penstock.Decision, err error) {
 	err = errPanicked
 	defer func() { a.Finish(&d, err) }()
-	return e.calls.Take(ctx, r)
+	return s.Take(ctx, r)
 }
 
 // TakeEach is [penstock.TakeEach] on the engine's store, under request limits. If there is
@@ -100,7 +100,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 		return dec, err
 	}
 	d := limitedDescriptor{rule: r, template: &request, maxHits: state.maxHits, keepFree: r.KeepFree}
-	d.compareHits(&request, &dec, e.onFailure)
+	d.compareHits(&request, &dec, e.options.OnFailure)
 	dec.Allowed = cost <= 0 || dec.Remaining >= cost
 	if dec.RetryAfter = 0; !dec.Allowed {
 		dec.RetryAfter = max(dec.ResetAfter, time.Nanosecond)

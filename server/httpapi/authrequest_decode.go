@@ -223,5 +223,5 @@ func shorten(key string) string {
 	if len(key) <= maxKey {
 		return key
 	}
-	return string(engine.ShortenKey([]byte(key), 0))
+	return string(rules.ShortenKey([]byte(key), 0))
 }

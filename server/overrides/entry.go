@@ -1,7 +1,6 @@
 package overrides
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,15 +20,9 @@ type Entry struct {
 	// from are limits of earlier overrides of the key, whose units are carried over.
 	from      []penstock.Limit
 	carryMu   sync.Mutex
-	uncharged []Uncharged  // guarded by carryMu
+	uncharged []charge     // guarded by carryMu
 	carried   atomic.Int32 // the last phase whose limit has got the units
 }
-
-// The phases of an override whose units are carried over.
-const (
-	inForce = 1 + iota
-	ended
-)
 
 // Remaining returns how long the override stays in force, at least a millisecond, or
 // [penstock.Never] if it does for good.
@@ -65,50 +58,6 @@ func (e *Entry) counts() bool { return e.Kind == Limited || len(e.from) > 0 }
 // owes reports whether an ended override has to be found once more, so that the units
 // under its limit are carried over to the rule's.
 func (e *Entry) owes() bool { return e.counts() && e.carried.Load() < ended }
-
-// Uncharged are units of a key that were taken from an earlier limit, and are not known to be charged
-// under the present one.
-type Uncharged struct {
-	Units int64
-	ID    string // under which they are charged once, however often that is tried
-	Until time.Time
-}
-
-// Carry calls move with the limits of earlier overrides under which the key may have been
-// charged, if that was not done since this override began or, if it has ended, since then:
-// its own limit is then one of them. A move that returns false is repeated by the next call,
-// which gets what it leaves in uncharged.
-// Concurrent callers wait, so that no request finds the units in neither place.
-func (e *Entry) Carry(hasEnded bool, move func(from []penstock.Limit, uncharged *[]Uncharged) bool) {
-	e.carryMu.Lock()
-	defer e.carryMu.Unlock()
-	if e.MustCarry(hasEnded) && move(e.limitsBefore(hasEnded), &e.uncharged) {
-		e.carried.Store(phaseOf(hasEnded))
-	}
-}
-
-// MustCarry reports whether [Entry.Carry] would call its argument.
-func (e *Entry) MustCarry(hasEnded bool) bool {
-	return e.carried.Load() < phaseOf(hasEnded) && (e.Kind == Limited || hasEnded && e.counts())
-}
-
-func phaseOf(hasEnded bool) int32 {
-	if hasEnded {
-		return ended
-	}
-	return inForce
-}
-
-// EarlierLimits returns the limits of overrides of the key before this one, under which units may
-// still be charged.
-func (e *Entry) EarlierLimits() []penstock.Limit { return e.from }
-
-func (e *Entry) limitsBefore(hasEnded bool) []penstock.Limit {
-	if hasEnded && e.Kind == Limited {
-		return append(slices.Clone(e.from), e.Limit)
-	}
-	return e.from
-}
 
 // touch records a use. Its resolution is a second, so that a busy key seldom writes.
 func (e *Entry) touch(now int64) {

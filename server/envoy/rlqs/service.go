@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
 // Options configure a [Service]. The zero value has all defaults.
@@ -251,7 +252,15 @@ func (b *bucket) setTarget(t engine.Target) {
 		b.notBefore, b.scarceTill = time.Time{}, time.Time{}
 	}
 	b.target, b.found = t, true
-	b.scale = newScale(t.Limit.Capacity(), t.FillTime())
+	b.scale = newScale(t.Limit.Capacity(), fillTime(t.Limit.Normal()))
+}
+
+// fillTime returns how long a key needs to have all units back after it has used them.
+func fillTime(l penstock.Limit) time.Duration {
+	if !l.IsBucket() || l.Count == 0 {
+		return l.Period
+	}
+	return requestlimits.RefillTime(&l, l.Burst)
 }
 
 // prepareTake sends blanket rules, or returns how many units the bucket needs.

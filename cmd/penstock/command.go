@@ -90,6 +90,6 @@ ready; 2 an error without a result.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), ratelimitCommand(), takeCommand(), settleCommand(), peekCommand(), refundCommand(), resetCommand(), overrideCommand(), rulesCommand(), topCommandOf(), simulateCommand(), healthCommand(), doctorCommand(), benchCommand(), completionCommand(), versionCommand())
+	root.AddCommand(serveCommand(), ratelimitCommand(), takeCommand(), settleCommand(), peekCommand(), refundCommand(), resetCommand(), overrideCommand(), rulesCommand(), topCommandOf(), simulateCommand(), replayCommand(), healthCommand(), doctorCommand(), benchCommand(), completionCommand(), versionCommand())
 	return root
 }

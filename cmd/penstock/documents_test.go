@@ -189,6 +189,7 @@ func (r *documentRun) writeFiles() {
 	}
 	r.ts.Check(os.Symlink("etc/penstock/rules", r.ts.MkAbs("rules")))
 	r.write("token", "open sesame\n", 0o600)
+	r.write("access.log", accessLog(), 0o600)
 	r.write("backup", "#!/bin/sh\n", 0o700)
 	path := r.ts.Getenv("PATH")
 	for program, options := range map[string]string{
@@ -287,6 +288,7 @@ func (r *documentRun) run(c doctest.Command) {
 		r.startDaemon(needsTLS)
 	}
 	r.write("rules.yaml", r.rulesFor(c), 0o600)
+	r.write("new.yaml", r.rulesFor(c), 0o600)
 	if before := runBefore[c.Text]; before != "" {
 		r.ts.Check(r.shell(r.replaceAddresses(before)).Run())
 	}
@@ -335,7 +337,7 @@ var (
 	listenerURL   = regexp.MustCompile(`((?:https?|grpcs?)://)?(?:localhost|127\.0\.0\.1|10\.\d+\.\d+\.\d+):(8080|8081|6380|6070)\b`)
 	redisPort     = regexp.MustCompile(`redis-cli -p 6380\b`)
 	redisURL      = regexp.MustCompile(`redis://[\w.]+:6379`)
-	redirection   = regexp.MustCompile(`> [~/]?\S+$`)
+	redirection   = regexp.MustCompile(`> [~/]?[^\s"]+$`)
 	benchDuration = regexp.MustCompile(`penstock bench (\w+)(.*?)(?: --duration \S+|( >)|$)`)
 )
 

@@ -1,0 +1,362 @@
+package accesslog
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock/server/recording"
+)
+
+// A format is one kind of log.
+type format struct {
+	name   string
+	detect func(text []byte) bool
+	parse  func(s *source, text []byte, l *line) bool
+	atEnd  bool      // its times are those of the end of requests
+	json   jsonNames // of a JSON log: where it has what
+}
+
+const recordingFormat = "recording"
+
+// The formats are tried in this order.
+var formats = []format{
+	{name: recordingFormat, detect: isRecording, parse: parseRecording},
+	{name: "traefik", detect: isJSONWith("StartUTC"), parse: parseJSON, json: jsonNames{
+		time: "StartUTC", fields: [numFields]string{
+			"ClientHost", "ClientUsername", "RequestMethod", "RequestPath", "RequestHost", "DownstreamStatus", "request_User-Agent", "request_Referer",
+		},
+	}},
+	{name: "kong", detect: isJSONWith("started_at", "latencies"), parse: parseJSON, json: jsonNames{
+		time: "started_at", fields: [numFields]string{
+			"client_ip", "consumer.username", "request.method", "request.uri", "request.headers.host", "response.status",
+			"request.headers.user-agent", "request.headers.referer",
+		},
+	}},
+	{name: "caddy", detect: isJSONWith("ts", "request"), parse: parseJSON, atEnd: true, json: jsonNames{
+		time: "ts", duration: "duration", unit: time.Second, fields: [numFields]string{
+			"request.client_ip", "user_id", "request.method", "request.uri", "request.host", "status",
+			"request.headers.User-Agent", "request.headers.Referer",
+		},
+	}},
+	{name: "envoy", detect: isJSONWith("start_time"), parse: parseJSON, json: jsonNames{
+		time: "start_time", fields: [numFields]string{
+			"downstream_remote_address", "user", "method", "path", "authority", "response_code", "user_agent", "referer",
+		},
+	}},
+	{name: "json", detect: isJSONWith(), parse: parseJSON, json: jsonNames{
+		time: "time", fields: [numFields]string{"address", "user", "method", "uri", "host", "status", "user_agent", "referer"},
+	}},
+	{name: "cloudfront", detect: isCloudFront, parse: parseCloudFront, atEnd: true},
+	{name: "alb", detect: isALB, parse: parseALB},
+	{name: "haproxy", detect: isHAProxy, parse: parseHAProxy},
+	{name: "combined", detect: isCombined, parse: parseCombined, atEnd: true},
+}
+
+// FormatNames returns the names of all formats.
+func FormatNames() (names []string) {
+	for i := range formats {
+		names = append(names, formats[i].name)
+	}
+	return names
+}
+
+// HasFormat reports whether there is a format of that name.
+func HasFormat(name string) bool { return formatNamed(name) != nil }
+
+func formatNamed(name string) *format {
+	if i := slices.Index(FormatNames(), name); i >= 0 {
+		return &formats[i]
+	}
+	return nil
+}
+
+// detectFormat returns the format of a line, or nil.
+func detectFormat(text []byte) *format {
+	for i := range formats {
+		if formats[i].detect(text) {
+			return &formats[i]
+		}
+	}
+	return nil
+}
+
+// Recordings: each line is kept as it is, for recording.Parse.
+
+func isRecording(text []byte) bool {
+	_, ok := recording.Time(text)
+	return ok
+}
+
+func parseRecording(_ *source, text []byte, l *line) (ok bool) {
+	l.time, ok = recording.Time(text)
+	return ok
+}
+
+// Combined: 203.0.113.9 - ada [02/Jan/2006:15:04:05 -0700] "GET /path HTTP/1.1" 200 512 "referer" "agent",
+// of nginx and Apache. Common, which ends before the referer, is understood, too, and so is what Traefik
+// appends: the last part is the duration, such as 12ms. So does rt=0.012.
+
+func isCombined(text []byte) bool {
+	_, date, ok := bytes.Cut(text, []byte(" ["))
+	if !ok {
+		return false
+	}
+	date, _, ok = bytes.Cut(date, []byte(`] "`))
+	_, isTime := logTime(date)
+	return ok && isTime
+}
+
+func parseCombined(s *source, text []byte, l *line) bool {
+	space := bytes.IndexByte(text, ' ')
+	open := bytes.IndexByte(text, '[')
+	if space <= 0 || open < space || open+30 > len(text) {
+		return false
+	}
+	l.fields[fieldAddress] = text[:space]
+	if middle := text[space+1 : open]; len(middle) > 4 || len(middle) == 4 && string(middle) != "- - " {
+		if i := bytes.IndexByte(middle, ' '); i >= 0 {
+			l.fields[fieldUser] = bytes.TrimRight(middle[i+1:], " ")
+		}
+	}
+	date, rest := text[open+1:open+27], text[open+27:]
+	if rest[0] != ']' || !s.cachedTime(date, l) {
+		return false
+	}
+	parts := splitter{rest: bytes.TrimPrefix(rest[1:], []byte(" ")), by: ' '}
+	l.setRequest(parts.next())
+	l.fields[fieldStatus] = parts.next()
+	if s.wants.rest {
+		parts.next()
+		l.fields[fieldReferer], l.fields[fieldUserAgent] = parts.next(), parts.next()
+	}
+	l.duration = lastDuration(rest)
+	return len(l.fields[fieldStatus]) == 3
+}
+
+// cachedTime parses the date of a line, unless it is that of the line before.
+func (s *source) cachedTime(date []byte, l *line) (ok bool) {
+	if string(date) == string(s.lastDate[:]) {
+		l.time = s.lastTime
+		return true
+	}
+	if l.time, ok = logTime(date); ok {
+		copy(s.lastDate[:], date)
+		s.lastTime = l.time
+	}
+	return ok
+}
+
+// lastDuration returns the duration at the end of a line, if it has one.
+func lastDuration(text []byte) int64 {
+	n := len(text)
+	if n == 0 || text[n-1] == '"' { // as most lines end
+		return 0
+	}
+	last := text[bytes.LastIndexByte(text, ' ')+1:]
+	if ms, ok := bytes.CutSuffix(last, []byte("ms")); ok {
+		return durationOf(ms, time.Millisecond)
+	}
+	if seconds, ok := bytes.CutPrefix(last, []byte("rt=")); ok {
+		return durationOf(seconds, time.Second)
+	}
+	return 0
+}
+
+// ALB of AWS: https 2026-01-02T15:04:05.123456Z app/name 203.0.113.9:4711 … "GET https://host:443/path HTTP/1.1" "agent" …
+// The time of the second part is that of the response; the 22nd is that of the request.
+
+func isALB(text []byte) bool {
+	kind, rest, _ := bytes.Cut(text, []byte(" "))
+	date, _, _ := bytes.Cut(rest, []byte(" "))
+	_, ok := isoTime(date)
+	return ok && slices.Contains([]string{"http", "https", "h2", "grpcs", "ws", "wss"}, string(kind))
+}
+
+func parseALB(_ *source, text []byte, l *line) (ok bool) {
+	parts := splitter{rest: text, by: ' '}
+	parts.next()
+	end, isTime := isoTime(parts.next())
+	parts.next()
+	l.setAddress(parts.next())
+	parts.skip(4)
+	l.fields[fieldStatus] = parts.next()
+	parts.skip(3)
+	l.setRequest(parts.next())
+	l.fields[fieldUserAgent] = parts.next()
+	parts.skip(7)
+	if l.time, ok = isoTime(parts.next()); !ok {
+		l.time = end // an old line, which ends earlier
+	}
+	return isTime
+}
+
+// HAProxy: … 203.0.113.9:4711 [02/Jan/2006:15:04:05.123] frontend backend/server timers status bytes … "GET /path HTTP/1.1",
+// after whatever syslog puts before it.
+
+// haproxyDate returns where the date in brackets begins, or -1.
+func haproxyDate(text []byte) int {
+	for from := 0; ; {
+		i := bytes.Index(text[from:], []byte(" ["))
+		if i < 0 || from+i+26 > len(text) {
+			return -1
+		}
+		if from += i + 2; text[from+20] == '.' && text[from+24] == ']' {
+			return from
+		}
+	}
+}
+
+func isHAProxy(text []byte) bool {
+	at := haproxyDate(text)
+	if at < 0 {
+		return false
+	}
+	_, ok := logTime(text[at : at+24])
+	return ok
+}
+
+func parseHAProxy(_ *source, text []byte, l *line) (ok bool) {
+	at := haproxyDate(text)
+	if at < 0 {
+		return false
+	}
+	if l.time, ok = logTime(text[at : at+24]); !ok {
+		return false
+	}
+	before := text[:at-2]
+	l.setAddress(before[bytes.LastIndexByte(before, ' ')+1:])
+	parts := splitter{rest: bytes.TrimLeft(text[at+25:], " "), by: ' '}
+	parts.skip(3)
+	l.fields[fieldStatus] = parts.next()
+	if i := bytes.Index(text, []byte(` "`)); i >= 0 {
+		quoted := splitter{rest: text[i+1:], by: ' '}
+		l.setRequest(quoted.next())
+	}
+	return len(l.fields[fieldStatus]) == 3
+}
+
+// CloudFront: parts with tabs between them, whose names are in a comment above them.
+
+var columnsComment = []byte("#Fields:")
+
+var cloudFrontFields = strings.Fields("date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status " +
+	"cs(Referer) cs(User-Agent) cs-uri-query cs(Cookie) x-edge-result-type x-edge-request-id x-host-header cs-protocol cs-bytes time-taken")
+
+func isCloudFront(text []byte) bool {
+	return len(text) > 19 && text[4] == '-' && text[10] == '\t' && text[19] == '\t'
+}
+
+func parseCloudFront(s *source, text []byte, l *line) bool {
+	if s.columns == nil {
+		s.columns = cloudFrontFields
+	}
+	parts := splitter{rest: text, by: '\t'}
+	var date, stem, query []byte
+	for _, name := range s.columns {
+		switch part := parts.next(); name {
+		case "date":
+			date = part
+		case "time":
+			if len(date) == 10 && len(part) == 8 {
+				l.time, _ = isoTime(append(append(append(s.scratch[:0], date...), 'T'), part...))
+			}
+		case "timestamp", "timestamp(ms)":
+			l.time, _ = anyTime(part)
+		case "time-taken":
+			l.duration = durationOf(part, time.Second)
+		case "cs-uri-stem":
+			stem = part
+		case "cs-uri-query":
+			query = part
+		default:
+			l.setColumn(name, part)
+		}
+	}
+	l.fields[fieldURI] = stem
+	if len(query) > 0 && string(query) != "-" {
+		s.scratch = append(append(append(s.scratch[:0], stem...), '?'), query...)
+		l.fields[fieldURI] = s.scratch
+	}
+	return l.time != 0
+}
+
+func (l *line) setColumn(name string, part []byte) {
+	switch name {
+	case "c-ip":
+		l.fields[fieldAddress] = part
+	case "cs-method":
+		l.fields[fieldMethod] = part
+	case "x-host-header":
+		l.fields[fieldHost] = part
+	case "sc-status":
+		l.fields[fieldStatus] = part
+	case "cs(Referer)":
+		l.fields[fieldReferer] = part
+	case "cs(User-Agent)":
+		l.fields[fieldUserAgent] = part
+	}
+}
+
+// JSON logs: one object in a line.
+
+// jsonNames say where a JSON log has what. Dots separate the names of nested objects.
+type jsonNames struct {
+	time, duration string
+	unit           time.Duration // of the duration
+	fields         [numFields]string
+}
+
+// isJSONWith returns whether a line is an object with these names.
+func isJSONWith(names ...string) func([]byte) bool {
+	return func(text []byte) bool {
+		text = bytes.TrimSpace(text)
+		if len(text) < 2 || text[0] != '{' || text[len(text)-1] != '}' {
+			return false
+		}
+		for _, name := range names {
+			if !bytes.Contains(text, []byte(`"`+name+`"`)) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// setJSON prepares the source to read a JSON log.
+func (s *source) setJSON(names jsonNames) {
+	for name, path := range s.options.Names {
+		switch f, problem := fieldNamed(name); {
+		case name == "time":
+			names.time = path
+		case problem == "":
+			names.fields[f] = path
+		}
+	}
+	s.json = jsonReader{paths: []jsonPath{strings.Split(names.time, "."), strings.Split(names.duration, ".")}}
+	for f := range fieldPath {
+		s.json.paths = append(s.json.paths, strings.Split(names.fields[f], "."))
+	}
+	for _, name := range s.wants.others {
+		s.json.paths = append(s.json.paths, strings.Split(name, "."))
+	}
+	s.json.values = make([][]byte, len(s.json.paths))
+}
+
+func parseJSON(s *source, text []byte, l *line) (ok bool) {
+	if !s.json.read(text) {
+		return false
+	}
+	values := s.json.values
+	if l.time, ok = anyTime(values[0]); !ok {
+		return false
+	}
+	if unit := s.format.json.unit; unit > 0 && values[1] != nil {
+		l.duration = durationOf(values[1], unit)
+	}
+	copy(l.fields[:], values[2:2+fieldPath])
+	l.setAddress(l.fields[fieldAddress])
+	l.others = values[2+fieldPath:]
+	return true
+}

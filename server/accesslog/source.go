@@ -1,0 +1,286 @@
+package accesslog
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+)
+
+// A Report says how well a log was understood.
+type Report struct {
+	Name     string `json:"name"`
+	Format   string `json:"format"`         // "" if no line was understood
+	Lines    int64  `json:"lines"`          // without comments and empty lines
+	Bad      int64  `json:"not_understood"` // lines
+	FirstBad int64  `json:"first_bad_line"` // its number; 0 if there is none
+	Late     int64  `json:"late"`           // lines that were too far behind others to be sorted
+	Whole    bool   `json:"whole_seconds"`  // its times have no fractions
+	AtEnd    bool   `json:"at_end"`         // its times are of the end of requests …
+	Timed    int64  `json:"with_duration"`  // … but for so many lines, which have a duration
+	Broken   string `json:"ends_early"`     // why it could not be read to its end
+	format   *format
+}
+
+// A source is one log.
+type source struct {
+	Report
+	options *Options
+	wants   *wanted
+	file    io.Closer
+	in      *bufio.Reader
+	read    *int64 // bytes of the file, compressed or not
+
+	json     jsonReader
+	columns  []string // of a CloudFront log
+	scratch  []byte
+	lastDate [26]byte
+	lastTime int64
+
+	window window
+	number int64 // of the line
+	ended  bool
+}
+
+const (
+	maxLine    = 64 << 10
+	sampleSize = 1000 // lines from which the format is detected
+)
+
+// open opens a log, compressed or not, and reads its beginning.
+func open(name string, o *Options, w *wanted, read *int64, room int) (*source, error) {
+	s := &source{Report: Report{Name: name}, options: o, wants: w, read: read}
+	var file io.Reader = os.Stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		file, s.file = f, f
+	}
+	if err := s.decompress(countingReader{file, read}); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), s.close())
+	}
+	if name := o.Format; name != "" {
+		s.setFormat(formatNamed(name))
+	}
+	s.window.room = room
+	s.detect()
+	return s, nil
+}
+
+func (s *source) close() error {
+	if s.file == nil {
+		return nil
+	}
+	return s.file.Close()
+}
+
+type countingReader struct {
+	io.Reader
+	n *int64
+}
+
+func (r countingReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	*r.n += int64(n)
+	return n, err
+}
+
+// decompress unpacks what begins as gzip does.
+func (s *source) decompress(in io.Reader) error {
+	s.in = bufio.NewReaderSize(in, 4*maxLine)
+	if begin, _ := s.in.Peek(2); !bytes.Equal(begin, []byte{0x1f, 0x8b}) {
+		return nil
+	}
+	unpacked, err := gzip.NewReader(s.in)
+	if err == nil {
+		s.in = bufio.NewReaderSize(unpacked, 4*maxLine)
+	}
+	return err
+}
+
+// detect finds out the format, and whether times have fractions, from what is in the buffer.
+func (s *source) detect() {
+	sample, _ := s.in.Peek(4 * maxLine)
+	seen, fractions := 0, 0
+	for len(sample) > 0 && seen < sampleSize {
+		text, rest, ended := bytes.Cut(sample, []byte("\n"))
+		if sample = rest; !ended && len(rest) == 0 && seen > 0 {
+			break // it may be the beginning of a line
+		}
+		text = bytes.TrimRight(text, "\r")
+		if s.format == nil && len(text) > 0 && text[0] != '#' {
+			s.setFormat(detectFormat(text))
+		}
+		var l line
+		if s.format != nil && s.parse(text, &l) {
+			seen++
+			if l.time%int64(time.Second) != 0 {
+				fractions++
+			}
+		}
+	}
+	s.Whole = seen > 0 && fractions == 0 && s.Format != recordingFormat
+}
+
+func (s *source) setFormat(f *format) {
+	if f == nil {
+		return
+	}
+	s.format, s.Format, s.AtEnd = f, f.name, f.atEnd
+	if f.json.time != "" {
+		s.setJSON(f.json)
+	}
+}
+
+// parse reports whether it understands a line.
+func (s *source) parse(text []byte, l *line) bool {
+	if len(text) > 0 && text[0] == '#' {
+		if names, ok := bytes.CutPrefix(text, columnsComment); ok {
+			s.columns = nil
+			for name := range bytes.FieldsSeq(names) {
+				s.columns = append(s.columns, string(name))
+			}
+		}
+		return false
+	}
+	return s.format.parse(s, text, l) && l.time >= minTime && l.time < maxTime
+}
+
+// nextLine returns the next line; nil if it was too long, and false at the end.
+func (s *source) nextLine() ([]byte, bool) {
+	text, err := s.in.ReadSlice('\n')
+	s.number++
+	for tooLong := len(text) > maxLine; err != nil || tooLong; {
+		if errors.Is(err, bufio.ErrBufferFull) {
+			text, err = s.in.ReadSlice('\n')
+			tooLong = true
+			continue
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			s.Broken = err.Error()
+		}
+		if err != nil {
+			s.ended = true
+		}
+		if tooLong {
+			return nil, true
+		}
+		return text, len(text) > 0
+	}
+	return bytes.TrimRight(text, "\r\n"), true
+}
+
+// fill reads lines into the window, until that is full or the log ends, and sorts them.
+func (s *source) fill() {
+	s.window.shift()
+	for !s.ended && !s.window.isFull() {
+		text, ok := s.nextLine()
+		if ok {
+			s.add(text)
+		}
+	}
+	s.window.sort(s.ended)
+}
+
+// add adds a line to the window.
+func (s *source) add(text []byte) {
+	if text != nil && (len(text) == 0 || text[0] == '#' && s.format == nil) {
+		return
+	}
+	var l line
+	if s.format == nil || text == nil || !s.parse(text, &l) {
+		if len(text) > 0 && text[0] == '#' {
+			return
+		}
+		s.Lines++
+		if s.Bad++; s.FirstBad == 0 {
+			s.FirstBad = s.number
+		}
+		return
+	}
+	s.Lines++
+	if l.duration > 0 && s.AtEnd {
+		s.Timed++
+		l.time = max(l.time-l.duration, minTime)
+	}
+	start := len(s.window.data)
+	if s.Format == recordingFormat {
+		s.window.data = append(s.window.data, text...)
+	} else {
+		s.window.data = s.wants.append(s.window.data, &l)
+	}
+	s.window.add(l.time, start)
+}
+
+// A window holds the requests that are read ahead, so that a line may be behind others that came later.
+// When it is full, the earlier half is used, and the other half stays for more to be sorted in.
+type window struct {
+	room     int
+	requests []request
+	data     []byte
+	spare    []byte
+	next     int // request to use
+	usable   int // how many are sorted
+}
+
+// A request is a time, and the position of its values.
+type request struct {
+	time       int64
+	start, end uint32
+}
+
+// bytesPerRequest bounds the values in a window, together with its room.
+const bytesPerRequest = 512
+
+func (w *window) isFull() bool {
+	return len(w.requests) >= w.room || len(w.data) >= w.room*bytesPerRequest
+}
+
+func (w *window) add(t int64, start int) {
+	w.requests = append(w.requests, request{t, uint32(start), uint32(len(w.data))})
+}
+
+// shift drops what was used.
+func (w *window) shift() {
+	left := w.requests[w.next:]
+	spare := w.spare[:0]
+	for i := range left {
+		r := &left[i]
+		start := len(spare)
+		spare = append(spare, w.data[r.start:r.end]...)
+		r.start, r.end = uint32(start), uint32(len(spare))
+	}
+	w.data, w.spare = spare, w.data
+	w.requests = append(w.requests[:0], left...)
+	w.next, w.usable = 0, 0
+}
+
+func (w *window) sort(all bool) {
+	byTime := func(a, b request) int { return cmp.Compare(a.time, b.time) }
+	if !slices.IsSortedFunc(w.requests, byTime) { // as few logs are not
+		slices.SortStableFunc(w.requests, byTime)
+	}
+	w.usable = len(w.requests)
+	if !all {
+		w.usable = (w.usable + 1) / 2
+	}
+}
+
+// head returns the time of the next request; false at the end of the log.
+func (s *source) head() (int64, bool) {
+	for s.window.next >= s.window.usable {
+		if s.ended && s.window.next >= len(s.window.requests) {
+			return 0, false
+		}
+		s.fill()
+	}
+	return s.window.requests[s.window.next].time, true
+}

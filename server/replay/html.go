@@ -1,0 +1,63 @@
+package replay
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+)
+
+//go:embed report.html
+var page string
+
+var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"thousands": thousands, "share": share, "denials": func(d Denials, of int64) string { return d.text(of) },
+	"bars": bars, "curve": curve, "percent": func(f float64) string { return fmt.Sprintf("%.4g%%", 100*f) },
+	"time": func(k Key) string { return k.First.Format(timeFormat) + " to " + k.Last.Format(timeFormat) },
+}).Parse(page))
+
+// HTML writes the report as one page that needs no network. The template escapes everything that comes from
+// logs and rules.
+func (r *Report) HTML(w io.Writer) error { return pageTemplate.Execute(w, r) }
+
+// The size of pictures, in pixels.
+const (
+	pictureWidth  = 640
+	pictureHeight = 80
+)
+
+// bars returns the outlines of the requests and of the denials over time.
+func bars(timeline []Bucket) (paths [2]string) {
+	most := int64(1)
+	for _, b := range timeline {
+		most = max(most, b.Requests)
+	}
+	width := float64(pictureWidth) / float64(max(len(timeline), 1))
+	var requests, denied strings.Builder
+	for i, b := range timeline {
+		bar(&requests, float64(i)*width, width, float64(b.Requests)/float64(most))
+		bar(&denied, float64(i)*width, width, float64(b.Denied)/float64(most))
+	}
+	return [2]string{requests.String(), denied.String()}
+}
+
+func bar(b *strings.Builder, x, width, height float64) {
+	if height > 0 {
+		fmt.Fprintf(b, "M%.1f %dv-%.1fh%.1fV%dz", x, pictureHeight, height*pictureHeight, width*0.9, pictureHeight)
+	}
+}
+
+// curve returns the line of bursts over rates.
+func curve(points []Point) string {
+	most := int64(1)
+	for _, p := range points {
+		most = max(most, p.Burst)
+	}
+	var b strings.Builder
+	for i, p := range points {
+		x := float64(i) * pictureWidth / float64(max(len(points)-1, 1))
+		fmt.Fprintf(&b, "%.1f,%.1f ", x, pictureHeight*(1-float64(p.Burst)/float64(most)))
+	}
+	return b.String()
+}

@@ -1,0 +1,397 @@
+// Package replay answers what rules would have done to the requests of access logs, or of recordings: it runs
+// the engine of the daemon over them in virtual time.
+package replay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/accesslog"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/recording"
+)
+
+// Options configure [Run].
+type Options struct {
+	// Rules are those to try, and Compare those in force, if any. Run changes what cannot be replayed
+	// in them.
+	Rules, Compare *rules.Set
+
+	// Domain is that of the requests of logs; recordings have their own. Default: the only one of the rules.
+	Domain string
+
+	// Log says how to read logs. Its Entries are where values are found that have no default.
+	Log accesslog.Options
+
+	// MaxKeys bounds the keys that are counted. Default: 1,000,000.
+	MaxKeys int
+
+	// TopKeys is how many of the most denied keys the report has for each rule. Default: 10.
+	TopKeys int
+
+	// Suggest is the share of keys for which limits are suggested that never deny them, such as 0.999.
+	// Default: no limit is suggested.
+	Suggest float64
+
+	// FailIf are the conditions under which the report fails.
+	FailIf []Condition
+
+	// OnProgress is called from time to time, with how many bytes of how many were read. Optional.
+	OnProgress func(requests, read, size int64)
+}
+
+const (
+	defaultMaxKeys = 1_000_000
+	defaultTopKeys = 10
+	progressEvery  = 1 << 16 // requests
+)
+
+// Errors of rules that do not fit the logs.
+var (
+	ErrDomain    = errors.New("choose a domain") // which must be one of the rules
+	ErrNoEntries = errors.New("all rules have entries that logs do not have")
+)
+
+// Run replays logs: files, directories of recordings, or "-" for standard input.
+func Run(ctx context.Context, paths []string, o Options) (*Report, error) {
+	o.MaxKeys, o.TopKeys = cmp.Or(max(o.MaxKeys, 0), defaultMaxKeys), cmp.Or(max(o.TopKeys, 0), defaultTopKeys)
+	r := &run{options: &o, slots: map[string]int{}}
+	domain, domainErr := o.chooseDomain()
+	if domainErr == nil {
+		r.addSlots(domain)
+	}
+	logs, err := accesslog.Open(paths, &o.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = logs.Close() }() // they were only read
+	if logs.HasLogs() {
+		if err := cmp.Or(domainErr, r.checkEntries(domain)); err != nil {
+			return nil, err
+		}
+	}
+	r.open(logs, domain)
+	if err := r.all(ctx); err != nil {
+		return nil, err
+	}
+	return r.report(), nil
+}
+
+// chooseDomain returns the domain of the requests of logs.
+func (o *Options) chooseDomain() (string, error) {
+	names := o.Rules.DomainNames()
+	switch {
+	case o.Domain != "" && !slices.Contains(names, o.Domain):
+		return "", fmt.Errorf("%w: the rules have no domain %q, but %s", ErrDomain, o.Domain, strings.Join(names, ", "))
+	case o.Domain != "":
+		return o.Domain, nil
+	case len(names) != 1:
+		return "", fmt.Errorf("%w: the rules have %d: %s", ErrDomain, len(names), strings.Join(names, ", "))
+	}
+	return names[0], nil
+}
+
+// A run is one replay.
+type run struct {
+	options *Options
+	logs    *accesslog.Reader
+	domain  string
+	slots   map[string]int // the index of the value of each entry
+
+	// The first world of each pair decides requests of logs with whole seconds as if they came evenly
+	// spread over their second, and the other, which is nil without such logs, as if all came at once.
+	new, old [2]*world
+	group    group
+	values   []string
+	record   recording.Record
+
+	requests, unmatched     int64
+	newlyDenied, newlyAllow [2]int64 // in the worlds of each pair
+	first, last             int64
+	recorded                Recorded
+	hasRecorded             bool
+	stats                   statistics
+	notes                   []string
+}
+
+// addSlots asks the logs for the values that rules need.
+func (r *run) addSlots(domain string) {
+	o := r.options
+	given := map[string]string{}
+	for _, e := range o.Log.Entries {
+		given[e.Key] = e.Value
+	}
+	o.Log.Entries = nil
+	for _, set := range []*rules.Set{o.Rules, o.Compare} {
+		if set == nil {
+			continue
+		}
+		for _, key := range slices.Concat(keyLists(set, domain)...) {
+			if _, ok := r.slots[key]; !ok {
+				r.slots[key] = len(o.Log.Entries)
+				o.Log.Entries = append(o.Log.Entries, accesslog.Entry{Key: key, Value: given[key]})
+			}
+			delete(given, key)
+		}
+	}
+	for key := range given {
+		r.notes = append(r.notes, fmt.Sprintf("no rule of the domain %s has an entry %q", domain, key))
+	}
+}
+
+// checkEntries notes which entries logs do not have. Without the others, no rule could be replayed.
+func (r *run) checkEntries(domain string) error {
+	unknown := map[string]bool{}
+	var hints []string
+	for _, e := range r.options.Log.Entries {
+		if e.Value == "" && !accesslog.HasDefault(e.Key) {
+			unknown[e.Key] = true
+			hints = append(hints, fmt.Sprintf("--entry %s=field:NAME", e.Key))
+		}
+	}
+	has, lacks := 0, 0
+	for _, keys := range keyLists(r.options.Rules, domain) {
+		if slices.ContainsFunc(keys, func(key string) bool { return unknown[key] }) {
+			lacks++
+		} else {
+			has++
+		}
+	}
+	switch {
+	case has == 0:
+		return fmt.Errorf("%w: say where the log has them, such as %s", ErrNoEntries, strings.Join(hints, " "))
+	case lacks > 0:
+		r.notes = append(r.notes, "rules with entries that logs do not have are not replayed: "+strings.Join(hints, " ")+" would say where they are")
+	}
+	return nil
+}
+
+func (r *run) open(logs *accesslog.Reader, domain string) {
+	r.logs, r.domain = logs, domain
+	r.simplify(r.options.Rules)
+	r.openPair(&r.new, r.options.Rules)
+	if r.options.Compare != nil {
+		r.simplify(r.options.Compare)
+		r.openPair(&r.old, r.options.Compare)
+	}
+	r.stats = newStatistics(r.options)
+}
+
+// openPair makes the worlds of a set of rules.
+func (r *run) openPair(pair *[2]*world, set *rules.Set) {
+	for i := range pair {
+		if i == 1 && !r.logs.HasWholeSeconds() {
+			return
+		}
+		pair[i] = newWorld(set, r.options.MaxKeys)
+		pair[i].useLogs(r.domain, r.slots)
+	}
+}
+
+// simplify removes from rules what cannot be replayed, and notes it.
+func (r *run) simplify(set *rules.Set) {
+	for _, rule := range set.Rules() {
+		if rule.Penalty != nil {
+			rule.Penalty = nil
+			r.notes = append(r.notes, rule.Name+": bans of its penalty are not replayed")
+		}
+		if rule.Limit.HasPermits() && r.logs.HasLogs() {
+			*rule = *rule.WithoutLimit()
+			r.notes = append(r.notes, rule.Name+": concurrent, which cannot be replayed from a log; it allows everything")
+		}
+	}
+}
+
+// all decides all requests.
+func (r *run) all(ctx context.Context) error {
+	var q accesslog.Request
+	for r.logs.Next(&q) {
+		if r.requests%progressEvery == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if read, size := r.logs.Progress(); r.options.OnProgress != nil {
+				r.options.OnProgress(r.requests, read, size)
+			}
+		}
+		if r.requests++; r.requests == 1 {
+			r.first = q.Time
+		}
+		r.last = q.Time
+		if r.new[1] == nil {
+			r.decide(q.Time, q.Time, q.Recorded, q.Data)
+			continue
+		}
+		if !r.group.fits(&q) {
+			r.flush()
+		}
+		r.group.add(&q)
+	}
+	r.flush()
+	return nil
+}
+
+// flush decides the requests of a second.
+func (r *run) flush() {
+	r.group.spread()
+	for i := range r.group.requests {
+		q := &r.group.requests[i]
+		r.decide(q.spread, q.at, q.recorded, r.group.data[q.start:q.end])
+	}
+	r.group.reset()
+}
+
+// decide decides a request in all worlds.
+func (r *run) decide(spread, atOnce int64, recorded bool, data []byte) {
+	if !recorded {
+		r.values = accesslog.AppendValues(r.values[:0], data)
+		r.decideIn(spread, atOnce, r.domain, func(w *world) []engine.Descriptor { return w.descriptors(r.values) })
+		return
+	}
+	if err := r.record.Parse(data); err != nil {
+		r.new[0].failed++
+		r.new[0].firstErr = cmp.Or(r.new[0].firstErr, err)
+		return
+	}
+	over := r.decideIn(spread, atOnce, r.record.Domain, func(*world) []engine.Descriptor { return r.record.Descriptors })
+	r.hasRecorded = true
+	r.recorded.add(r.record.Denied, over)
+}
+
+func (r *run) decideIn(spread, atOnce int64, domain string, descriptors func(*world) []engine.Descriptor) (over bool) {
+	for i, at := range [2]int64{spread, atOnce} {
+		w, old := r.new[i], r.old[i]
+		if w == nil {
+			break
+		}
+		ds := descriptors(w)
+		denied, ok := w.decide(at, domain, ds)
+		newly := false
+		if old != nil {
+			before, _ := old.decide(at, domain, descriptors(old))
+			newly = r.compare(i, before, denied)
+		}
+		if i == 0 {
+			over = denied
+			r.count(ok, spread, atOnce, domain, ds, newly)
+		}
+	}
+	return over
+}
+
+// compare counts how a request is decided otherwise than before, and reports whether it is newly denied.
+func (r *run) compare(pair int, before, now bool) (newly bool) {
+	switch {
+	case now && !before:
+		r.newlyDenied[pair]++
+		return true
+	case before && !now:
+		r.newlyAllow[pair]++
+	}
+	return false
+}
+
+// count counts the keys of a request that the first world has decided, if it could.
+func (r *run) count(decided bool, at, atOnce int64, domain string, ds []engine.Descriptor, newly bool) {
+	w, limited := r.new[0], false
+	for i := range ds {
+		if !decided || ds[i].Cost <= 0 {
+			continue
+		}
+		rule, key := w.keyOf(domain, &ds[i])
+		if rule == nil {
+			continue
+		}
+		limited = true
+		var deniedBy *rules.Rule
+		if s := &w.result.Statuses[i]; isDenied(s) {
+			deniedBy = s.Rule
+		}
+		r.stats.add(&counted{rule, deniedBy, key, at, atOnce, ds[i].Cost, newly})
+	}
+	if !limited {
+		r.unmatched++
+	}
+}
+
+// Recorded compares the outcomes in recordings with those of the replay.
+type Recorded struct {
+	Requests    int64 `json:"requests"`
+	Denied      int64 `json:"denied"`
+	NewlyDenied int64 `json:"newly_denied"`
+	NewlyAllow  int64 `json:"newly_allowed"`
+}
+
+func (c *Recorded) add(was, is bool) {
+	c.Requests++
+	if was {
+		c.Denied++
+	}
+	switch {
+	case is && !was:
+		c.NewlyDenied++
+	case was && !is:
+		c.NewlyAllow++
+	}
+}
+
+// A group holds the requests of one second.
+type group struct {
+	second   int64
+	requests []grouped
+	data     []byte
+}
+
+type grouped struct {
+	at, spread      int64
+	start, end      int
+	whole, recorded bool
+}
+
+// A larger group is decided in parts, which is noticed only if one second has more requests.
+const (
+	maxGroup      = 1 << 20
+	maxGroupBytes = 128 << 20
+)
+
+func (g *group) fits(q *accesslog.Request) bool {
+	return len(g.requests) == 0 || q.Time/int64(time.Second) == g.second && len(g.requests) < maxGroup && len(g.data) < maxGroupBytes
+}
+
+func (g *group) add(q *accesslog.Request) {
+	g.second = q.Time / int64(time.Second)
+	start := len(g.data)
+	g.data = append(g.data, q.Data...)
+	g.requests = append(g.requests, grouped{q.Time, q.Time, start, len(g.data), q.Whole, q.Recorded})
+}
+
+func (g *group) reset() { g.requests, g.data = g.requests[:0], g.data[:0] }
+
+// spread gives requests with whole seconds times that are evenly spread over the second, in their order.
+func (g *group) spread() {
+	whole := 0
+	for i := range g.requests {
+		if g.requests[i].whole {
+			whole++
+		}
+	}
+	if whole == 0 {
+		return
+	}
+	n, step := int64(0), int64(time.Second)/int64(whole)
+	for i := range g.requests {
+		if q := &g.requests[i]; q.whole {
+			q.spread = g.second*int64(time.Second) + n*step
+			n++
+		}
+	}
+	if whole < len(g.requests) { // beside those of a log with fractions
+		slices.SortStableFunc(g.requests, func(a, b grouped) int { return cmp.Compare(a.spread, b.spread) })
+	}
+}

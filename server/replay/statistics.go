@@ -1,0 +1,184 @@
+package replay
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock/rules"
+)
+
+// statistics count what happens to the keys of rules.
+type statistics struct {
+	rules    []ruleStatistics // by the index of the rule
+	timeline timeline
+	suggest  bool
+	keys     int // that are counted
+	maxKeys  int
+	bytes    int // of their texts
+}
+
+type ruleStatistics struct {
+	requests, denied, newly int64
+	keys                    map[string]*keyStatistics
+	others                  int64 // requests of keys that are not counted, because there are too many …
+	othersDenied            int64 // … and how many of them were denied
+	grid                    *grid // nil if no limit is suggested
+}
+
+type keyStatistics struct {
+	requests, denied, newly int64
+	first, last             int64 // denials
+	need                    *need
+}
+
+// A counted is a descriptor that was decided.
+type counted struct {
+	rule, deniedBy *rules.Rule // deniedBy is nil, the rule, or a further limit of the rule
+	key            []byte
+	at, atOnce     int64
+	cost           int64
+	newly          bool
+}
+
+// averageKey is how long keys may be on average.
+const averageKey = 256
+
+func newStatistics(o *Options) statistics {
+	all := o.Rules.Rules()
+	s := statistics{rules: make([]ruleStatistics, len(all)), suggest: o.Suggest > 0, maxKeys: o.MaxKeys}
+	s.timeline.rows = make([][columns]Bucket, len(all))
+	for i, r := range all {
+		s.rules[i].keys = map[string]*keyStatistics{}
+		if s.suggest && !r.Unlimited && !r.Limit.HasPermits() {
+			s.rules[i].grid = newGrid(r.Limit, o.MaxKeys)
+		}
+	}
+	return s
+}
+
+func (s *statistics) add(c *counted) {
+	for rule := c.rule; rule != nil; rule = rule.Also {
+		s.addTo(&s.rules[rule.Index], rule == c.deniedBy, c)
+		s.timeline.add(rule.Index, c.at, rule == c.deniedBy)
+	}
+}
+
+func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
+	r.requests++
+	if denied {
+		r.denied++
+	}
+	key := s.key(r, c.key)
+	if key == nil {
+		if r.others++; denied {
+			r.othersDenied++
+		}
+		return
+	}
+	key.requests++
+	if r.grid != nil {
+		key.need = r.grid.add(key.need, c.key, c.atOnce, c.cost)
+	}
+	if !denied {
+		return
+	}
+	if key.denied++; key.denied == 1 {
+		key.first = c.at
+	}
+	key.last = c.at
+	if c.newly {
+		key.newly++
+		r.newly++
+	}
+}
+
+// key returns what is known about a key, and nil if there is no room for it.
+func (s *statistics) key(r *ruleStatistics, text []byte) *keyStatistics {
+	if found := r.keys[string(text)]; found != nil {
+		return found
+	}
+	if s.keys >= s.maxKeys || s.bytes >= s.maxKeys*averageKey {
+		return nil
+	}
+	s.keys++
+	s.bytes += len(text)
+	added := &keyStatistics{}
+	r.keys[string(text)] = added
+	return added
+}
+
+// mostDenied returns the keys with the most denials, and how many were denied at all.
+func (r *ruleStatistics) mostDenied(most int) (top []Key, deniedKeys int64) {
+	byDenials := func(a, b Key) int {
+		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
+	}
+	for text, k := range r.keys {
+		if k.denied == 0 {
+			continue
+		}
+		deniedKeys++
+		top = append(top, Key{
+			Key: text, Requests: k.requests, Denied: k.denied, NewlyDenied: k.newly,
+			First: time.Unix(0, k.first).UTC(), Last: time.Unix(0, k.last).UTC(),
+		})
+		if len(top) >= 1000+2*most { // so that a list of all keys is never needed
+			slices.SortFunc(top, byDenials)
+			top = top[:most]
+		}
+	}
+	slices.SortFunc(top, byDenials)
+	return top[:min(len(top), most)], deniedKeys
+}
+
+// columns is how many columns a timeline has.
+const columns = 64
+
+// A Bucket is what happened in one column of a timeline.
+type Bucket struct {
+	Requests int64 `json:"requests"`
+	Denied   int64 `json:"denied"`
+}
+
+// A timeline counts requests by time. How long the logs are is known at their end, so columns become twice as
+// long whenever there are too few.
+type timeline struct {
+	start int64
+	width int64 // of a column
+	rows  [][columns]Bucket
+}
+
+func (t *timeline) add(row int, at int64, denied bool) {
+	if t.width == 0 {
+		t.start, t.width = at-at%int64(time.Second), int64(time.Second)
+	}
+	i := (at - t.start) / t.width
+	for ; i >= columns; i = (at - t.start) / t.width {
+		t.double()
+	}
+	b := &t.rows[row][max(i, 0)]
+	b.Requests++
+	if denied {
+		b.Denied++
+	}
+}
+
+func (t *timeline) double() {
+	t.width *= 2
+	for i := range t.rows {
+		row := &t.rows[i]
+		for j := range columns / 2 {
+			row[j] = Bucket{row[2*j].Requests + row[2*j+1].Requests, row[2*j].Denied + row[2*j+1].Denied}
+		}
+		clear(row[columns/2:])
+	}
+}
+
+// used returns the columns of a row until that of a time.
+func (t *timeline) used(row int, last int64) []Bucket {
+	if t.width == 0 {
+		return nil
+	}
+	return slices.Clone(t.rows[row][:min((last-t.start)/t.width+1, columns)])
+}

@@ -1,0 +1,190 @@
+package replay
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A grid finds out which limits would never deny a key. For a bucket that is the largest backlog of the
+// key's requests at each of some rates: a bucket with a burst of that size is never empty. For a window it is
+// the most that is ever used of it, if nothing is denied.
+type grid struct {
+	limit  penstock.Limit
+	counts []int64 // of a bucket's rates, per period
+	window *probe  // of a window
+}
+
+// A need is what a key needs.
+type need struct {
+	last   int64
+	levels []float64 // of backlogs, one for each count
+	most   []int32   // the largest so far, in whole units; of a window one number
+}
+
+// A probe is a window that denies nothing.
+type probe struct {
+	limit  penstock.Limit
+	memory *penstock.Memory
+	now    time.Time
+}
+
+func newProbe(l penstock.Limit, maxKeys int) *probe {
+	p := &probe{limit: l}
+	for _, most := range []int64{1e9, 1e6, 1e4, l.Count} { // the most that the algorithm can count
+		if p.limit.Count = most; p.limit.Validate() == nil {
+			break
+		}
+	}
+	p.memory = penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: maxKeys, Now: func() time.Time { return p.now }})
+	return p
+}
+
+// used takes units of a key, and returns how many of the window are used then.
+func (p *probe) used(key string, at, cost int64) int32 {
+	p.now = time.Unix(0, at)
+	d, err := p.memory.Take(context.Background(), penstock.Request{Key: key, Limit: p.limit, Cost: cost})
+	if err != nil || !d.Allowed {
+		return int32(p.limit.Count)
+	}
+	return int32(p.limit.Count - d.Remaining)
+}
+
+// gridDecades is how far counts reach above and below that of the limit.
+const gridDecades = 2
+
+// roundCounts are the counts that are tried in each decade.
+var roundCounts = []float64{1, 1.5, 2, 3, 4, 5, 7}
+
+func newGrid(l penstock.Limit, maxKeys int) *grid {
+	g := &grid{limit: l.Normal()}
+	if l.IsBucket() {
+		g.counts = countsAround(g.limit.Count)
+	} else {
+		g.window = newProbe(l, maxKeys)
+	}
+	return g
+}
+
+// countsAround returns round numbers around a count, in their order.
+func countsAround(count int64) (counts []int64) {
+	first := math.Floor(math.Log10(float64(max(count, 1)))) - gridDecades
+	for decade := first; decade <= first+2*gridDecades; decade++ {
+		for _, c := range roundCounts {
+			counts = append(counts, int64(c*math.Pow(10, decade)))
+		}
+	}
+	counts = append(counts, count)
+	slices.Sort(counts)
+	counts = slices.Compact(counts)
+	return slices.DeleteFunc(counts, func(c int64) bool { return c < 1 })
+}
+
+// rounding is how far a backlog may be above a whole number because of the arithmetic: less than what
+// drains in a nanosecond at most rates.
+const rounding = 1e-9
+
+// add adds a request to what a key needs.
+func (g *grid) add(n *need, key []byte, at, cost int64) *need {
+	if n == nil {
+		n = &need{last: at, levels: make([]float64, len(g.counts)), most: make([]int32, max(len(g.counts), 1))}
+	}
+	if g.window != nil {
+		n.most[0] = max(n.most[0], g.window.used(string(key), at, cost))
+		return n
+	}
+	periods := float64(at-n.last) / float64(g.limit.Period)
+	for i, count := range g.counts {
+		level := max(n.levels[i]-periods*float64(count), 0) + float64(cost)
+		n.levels[i] = level
+		n.most[i] = max(n.most[i], int32(min(math.Ceil(level-rounding), math.MaxInt32)))
+	}
+	n.last = at
+	return n
+}
+
+// A Suggestion is the smallest limit under which a share of the keys is never denied.
+type Suggestion struct {
+	Limit string  `json:"limit"`
+	Share float64 `json:"share"`
+	Now   float64 `json:"share_now"` // of the keys that the rule has not denied
+
+	// Curve is, for a bucket, which burst each rate needs.
+	Curve []Point `json:"curve,omitempty"`
+}
+
+// A Point is a rate, as a count per period, and the burst that it needs.
+type Point struct {
+	Count int64  `json:"count"`
+	Burst int64  `json:"burst"`
+	Limit string `json:"limit"`
+}
+
+// suggest returns the smallest limit for a share of the keys, or nil if there are none.
+func (r *ruleStatistics) suggest(share float64) *Suggestion {
+	if r.grid == nil || len(r.keys) == 0 {
+		return nil
+	}
+	needs, denied := make([]*need, 0, len(r.keys)), 0
+	for _, k := range r.keys {
+		needs = append(needs, k.need)
+		if k.denied > 0 {
+			denied++
+		}
+	}
+	s := &Suggestion{Share: share, Now: 1 - float64(denied)/float64(len(needs))}
+	if r.grid.window != nil {
+		s.Limit = r.grid.text(quantile(needs, 0, share), 0)
+		return s
+	}
+	for i, count := range r.grid.counts {
+		burst := quantile(needs, i, share)
+		s.Curve = append(s.Curve, Point{count, burst, r.grid.text(count, burst)})
+	}
+	s.Curve = trim(s.Curve)
+	s.Limit = best(s.Curve).Limit
+	return s
+}
+
+// quantile returns what a share of the keys needs at most.
+func quantile(needs []*need, i int, share float64) int64 {
+	all := make([]int32, len(needs))
+	for k, n := range needs {
+		all[k] = n.most[i]
+	}
+	slices.Sort(all)
+	at := int(math.Ceil(share*float64(len(all)))) - 1
+	return int64(all[min(max(at, 0), len(all)-1)])
+}
+
+// best returns the smallest rate whose burst is no more than the units of one period.
+func best(curve []Point) Point {
+	for _, p := range curve {
+		if p.Burst <= p.Count {
+			return p
+		}
+	}
+	return curve[len(curve)-1]
+}
+
+// trim drops the rates at the end that need the same burst, and those at the beginning that need more than
+// a thousand times the last.
+func trim(curve []Point) []Point {
+	last := curve[len(curve)-1].Burst
+	end := slices.IndexFunc(curve, func(p Point) bool { return p.Burst == last })
+	begin := slices.IndexFunc(curve, func(p Point) bool { return p.Burst <= 1000*last })
+	return curve[begin : end+1]
+}
+
+// text returns the limit with other numbers. A burst of 0 is none.
+func (g *grid) text(count, burst int64) string {
+	l := g.limit
+	l.Name, l.Count, l.Burst = "", count, burst
+	if burst == count {
+		l.Burst = 0
+	}
+	return l.String()
+}

@@ -1,0 +1,226 @@
+package replay
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+const levels = "▁▂▃▄▅▆▇█"
+
+// Text writes the report for a terminal.
+func (r *Report) Text(w io.Writer) error {
+	var b strings.Builder
+	r.writeLogs(&b)
+	r.writeTotals(&b)
+	r.writeRules(&b)
+	r.writeKeys(&b)
+	r.writeSuggestions(&b)
+	writeList(&b, "assumed", r.Assumed)
+	writeList(&b, "failed", r.Failures)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+const timeFormat = "2006-01-02 15:04:05"
+
+func (r *Report) writeLogs(b *strings.Builder) {
+	for i := range r.Logs {
+		l := &r.Logs[i]
+		format := l.Format
+		if format == "" {
+			format = "no line was understood"
+		}
+		fmt.Fprintf(b, "%s: %s, %s lines\n", visible(l.Name), format, thousands(l.Lines))
+	}
+	if r.Requests > 0 {
+		fmt.Fprintf(b, "from %s to %s UTC\n", r.From.Format(timeFormat), r.To.Format(timeFormat))
+	}
+}
+
+func (r *Report) writeTotals(b *strings.Builder) {
+	fmt.Fprintf(b, "\n%s requests, %s denied", thousands(r.Requests), r.Denied.text(r.Requests))
+	if r.Unmatched > 0 {
+		fmt.Fprintf(b, ", %s without a rule", countAndShare(r.Unmatched, r.Requests))
+	}
+	b.WriteByte('\n')
+	if c := r.Compared; c != nil {
+		fmt.Fprintf(b, "before: %s denied; newly denied %s, newly allowed %s\n", c.Denied.text(r.Requests),
+			c.NewlyDenied.text(r.Requests), c.NewlyAllow.text(r.Requests))
+		for _, name := range c.Gone {
+			fmt.Fprintf(b, "the rule %s is gone\n", visible(name))
+		}
+	}
+	if c := r.Recorded; c != nil {
+		fmt.Fprintf(b, "recorded: %s denied; newly denied %s, newly allowed %s\n", countAndShare(c.Denied, c.Requests),
+			countAndShare(c.NewlyDenied, c.Requests), countAndShare(c.NewlyAllow, c.Requests))
+	}
+}
+
+// text returns both bounds, if they differ.
+func (d *Denials) text(of int64) string {
+	if d.AtOnce == nil || *d.AtOnce == d.Count {
+		return countAndShare(d.Count, of)
+	}
+	return fmt.Sprintf("%s to %s (%s to %s)", thousands(min(d.Count, *d.AtOnce)), thousands(d.most()),
+		share(min(d.Count, *d.AtOnce), of), share(d.most(), of))
+}
+
+func (r *Report) writeRules(b *strings.Builder) {
+	rows := strings.Builder{}
+	rows.WriteString("\nrule\tlimit\trequests\tdenied\t")
+	if r.Compared != nil {
+		rows.WriteString("before\tnewly denied\t")
+	}
+	rows.WriteString("keys\tdenied keys\tdenials by time\n")
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t", rule.title(), rule.limitText(), thousands(rule.Requests), rule.Denied.text(rule.Requests))
+		if r.Compared != nil {
+			before := "-"
+			if rule.Was != nil {
+				before = rule.Was.text(rule.Requests)
+			}
+			fmt.Fprintf(&rows, "%s\t%s\t", before, thousands(rule.NewlyDenied))
+		}
+		more := ""
+		if rule.MoreKeys {
+			more = " or more"
+		}
+		fmt.Fprintf(&rows, "%s%s\t%s%s\t%s\n", thousands(rule.Keys), more, thousands(rule.DeniedKeys), more, rule.sparkline())
+	}
+	align(b, rows.String())
+}
+
+// align writes rows of cells with tabs between them.
+func align(b *strings.Builder, rows string) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	_, _ = io.WriteString(t, rows) // a Builder never fails
+	_ = t.Flush()
+}
+
+func (r *Rule) title() string {
+	if r.Shadow {
+		return visible(r.Name) + " (shadow)"
+	}
+	return visible(r.Name)
+}
+
+func (r *Rule) limitText() string {
+	if r.Limit == "" {
+		return "unlimited"
+	}
+	return visible(r.Limit)
+}
+
+// sparkWidth is the width of a sparkline, in characters.
+const sparkWidth = 32
+
+// sparkline draws the denials over time.
+func (r *Rule) sparkline() string {
+	merged := make([]int64, min((len(r.Timeline)+1)/2, sparkWidth))
+	most := int64(0)
+	for i, bucket := range r.Timeline {
+		merged[i/2] += bucket.Denied
+		most = max(most, merged[i/2])
+	}
+	if most == 0 {
+		return ""
+	}
+	var b strings.Builder
+	steps := []rune(levels)
+	for _, n := range merged {
+		if n == 0 {
+			b.WriteByte(' ')
+			continue
+		}
+		b.WriteRune(steps[(n*int64(len(steps))-1)/most])
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+func (r *Report) writeKeys(b *strings.Builder) {
+	rows := strings.Builder{}
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		for _, k := range rule.Top {
+			fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t%s\t%s\n", visible(rule.Name), visible(k.Key), thousands(k.Denied), thousands(k.Requests),
+				k.First.Format(timeFormat), k.Last.Format(time.TimeOnly))
+		}
+	}
+	if rows.Len() > 0 {
+		align(b, "\nmost denied\tkey\tdenied\tof\tfirst\tlast\n"+rows.String())
+	}
+}
+
+func (r *Report) writeSuggestions(b *strings.Builder) {
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		s := rule.Suggested
+		if s == nil {
+			continue
+		}
+		fmt.Fprintf(b, "\nsuggested for %s: %s, which never denies %g%% of %s keys; %s never denies %.4g%%\n",
+			rule.title(), visible(s.Limit), 100*s.Share, thousands(rule.Keys), rule.limitText(), 100*s.Now)
+		s.draw(b)
+	}
+}
+
+// drawnPoints is how many rates are drawn.
+const drawnPoints = 12
+
+// draw draws which burst each rate needs.
+func (s *Suggestion) draw(b *strings.Builder) {
+	curve := s.Curve
+	at := 0
+	for i, p := range curve {
+		if p.Limit == s.Limit {
+			at = i
+		}
+	}
+	begin := max(min(at-drawnPoints/2, len(curve)-drawnPoints), 0)
+	curve = curve[begin:min(begin+drawnPoints, len(curve))]
+	most := int64(1)
+	for _, p := range curve {
+		most = max(most, p.Burst)
+	}
+	for _, p := range curve {
+		mark := " "
+		if p.Limit == s.Limit {
+			mark = "*"
+		}
+		fmt.Fprintf(b, "  %s %-28s burst %9s %s\n", mark, p.Limit, thousands(p.Burst), strings.Repeat("█", int((p.Burst*24+most-1)/most)))
+	}
+}
+
+func writeList(b *strings.Builder, title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s:\n", title)
+	for _, line := range lines {
+		fmt.Fprintf(b, "  %s\n", visible(line))
+	}
+}
+
+// maxVisible is how much of a text is shown: keys come from clients.
+const maxVisible = 80
+
+// visible returns a text without what would confuse a terminal.
+func visible(text string) string {
+	var b strings.Builder
+	for i, c := range text {
+		if i > maxVisible*3 {
+			b.WriteString("…")
+			break
+		}
+		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 || c == '\u202e' || c == '\ufffd' {
+			fmt.Fprintf(&b, "\\x%02x", c)
+			continue
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}

@@ -208,6 +208,7 @@ setup: ## Install what make test needs and this machine lacks
 .PHONY: setup-integration
 setup-integration: ## Install what make integration needs and this machine lacks
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(INTEGRATION_PROGRAMS)"
+	@test -e /usr/lib/nginx/modules/ngx_http_lua_module.so || $(MAKE) --no-print-directory install PACKAGES=libnginx-mod-http-lua
 	@$(MAKE) --no-print-directory $(TYPESCRIPT)
 	@command -v consul >/dev/null || $(MAKE) --no-print-directory $(CONSUL)
 

@@ -29,12 +29,22 @@ type RuleRequest struct {
 	// At least one is required.
 	Descriptors []Descriptor
 
-	// ID makes a repeated request charge once, and lets it be settled, as that of [Request] does.
-	// Only rules with settle: true can be settled. Optional.
+	// ID makes a repeated request charge once, as that of [Request] does. Optional.
 	ID string
 
-	// Settle makes what was charged under ID equal to the costs of the descriptors.
+	// Settle makes what was charged under ID equal to the costs of the descriptors, under
+	// rules with settle: true.
 	Settle bool
+
+	// AtMost takes what is left under all limits if that is less than the cost, which is
+	// the same for all descriptors.
+	AtMost bool
+
+	// KeepFree is how many units must remain, where that is more than the rule says.
+	KeepFree int64
+
+	// MaxDelay is the longest delay under a leaky bucket. Default: as long as its queue.
+	MaxDelay time.Duration
 
 	// Release releases the permits of concurrent limits that the descriptors name, -Cost of
 	// each, and refunds nothing under other rules: costs must be below 0.

@@ -58,6 +58,11 @@ type Options struct {
 	// Optional.
 	Observe func(Observation)
 
+	// Policies get the settings of rules that wrappers of the store honour: on_store_failure,
+	// share, lease and deny_cache. Pass its methods to the wrappers. Default: these
+	// settings have no effect.
+	Policies *engine.StorePolicies
+
 	// Overrides are the overrides of keys, such as those that daemons share. The
 	// limiter runs them, and does not close them. Default: those that are set while the
 	// program runs, in memory.
@@ -77,9 +82,10 @@ type Observation struct {
 // safe for concurrent use.
 type Limiter struct {
 	engine  *engine.Engine
-	source  rules.Provider
 	onLoad  func(*rules.Set, error)
 	observe func(Observation)
+
+	policies *engine.StorePolicies
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -111,15 +117,17 @@ func New(ctx context.Context, source rules.Provider, store penstock.Store, o *Op
 	if source == nil || store == nil {
 		return nil, errors.New("rulelimit: want a source and a store")
 	}
-	l := &Limiter{source: source, onLoad: o.OnLoad, observe: o.Observe}
-	l.engine = engine.New(store, &engine.Options{
-		Shadow: o.Shadow, DenyUnmatched: o.DenyUnmatched, Overrides: o.Overrides,
-	})
+	l := &Limiter{onLoad: o.OnLoad, observe: o.Observe, policies: o.Policies}
+	by := &engine.Options{Shadow: o.Shadow, DenyUnmatched: o.DenyUnmatched, Overrides: o.Overrides}
+	if o.Policies != nil {
+		by.OnFailure = o.Policies.OnFailure
+	}
+	l.engine = engine.New(store, by)
 	set, err := source.Load(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rulelimit: %w", err)
 	}
-	l.engine.SetRules(set)
+	l.setRules(set)
 	running, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	l.engine.Overrides().Refresh(ctx) // so that bans are in force for the first request
@@ -128,10 +136,17 @@ func New(ctx context.Context, source rules.Provider, store penstock.Store, o *Op
 	return l, nil
 }
 
+func (l *Limiter) setRules(set *rules.Set) {
+	if l.policies != nil {
+		l.policies.Set(set.Rules())
+	}
+	l.engine.SetRules(set)
+}
+
 // use puts loaded rules in use.
 func (l *Limiter) use(set *rules.Set, err error) error {
 	if err == nil {
-		l.engine.SetRules(set)
+		l.setRules(set)
 	}
 	l.mu.Lock()
 	l.loadErr = err
@@ -271,7 +286,7 @@ func (l *Limiter) decide(ctx context.Context, r *penstock.RuleRequest, answers [
 			Entries: d.Entries, Cost: d.Cost, Permits: engine.RenewPermits, ReleaseOnly: r.Release,
 		})
 	}
-	terms := engine.Terms{ID: r.ID, Settle: r.Settle}
+	terms := engine.Terms{ID: r.ID, Settle: r.Settle, AtMost: r.AtMost, KeepFree: r.KeepFree, MaxDelay: r.MaxDelay}
 	if err := l.engine.DecideOn(ctx, r.Domain, terms, c.descriptors, &c.result); err != nil {
 		return false, fmt.Errorf("rulelimit: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock/rulelimit"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/rulesource"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
@@ -176,6 +177,40 @@ func TestLimiterObeysOverrides(t *testing.T) {
 	}
 	if x := lim.Rules().Explain("shop", entries("user", "6")); x.Rule == nil || x.Key != "user=6" {
 		t.Errorf("explanation %+v", x)
+	}
+}
+
+// Rules say what happens while the store is down, and what a request may ask for beside its cost.
+func TestLimiterFollowsRulesAboutTheStore(t *testing.T) {
+	t.Parallel()
+	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	policies := &engine.StorePolicies{}
+	store := penstock.WithFallback(down, penstock.NewMemory(nil), &penstock.FallbackOptions{OnFailure: policies.OnFailure})
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write(t, path, `domain: shop
+descriptors:
+  - {key: login, limit: 5/1h, on_store_failure: deny}
+  - {key: page, limit: 5/1h, on_store_failure: allow}
+  - {key: user, limit: 5/1h burst=5}
+`)
+	lim, err := rulelimit.Open(t.Context(), path, store, &rulelimit.Options{Policies: policies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lim.Close() }()
+	if allow(t, lim, entries("login", "1")).Allowed {
+		t.Error("on_store_failure: deny has no effect")
+	}
+	for range 10 {
+		if !allow(t, lim, entries("page", "1")).Allowed {
+			t.Error("on_store_failure: allow has no effect")
+		}
+	}
+	ask := penstock.RuleRequest{Domain: "shop", AtMost: true, Descriptors: []penstock.Descriptor{{Entries: entries("user", "1"), Cost: 9}}}
+	if a, err := lim.Take(t.Context(), ask); err != nil || !a.Allowed || a.Decision.Granted != 5 {
+		t.Errorf("at most 9 of 5: got %+v, %v", a, err)
 	}
 }
 

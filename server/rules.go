@@ -87,7 +87,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 		s.log.Warn("rule file has a doubtful setting", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
 	s.logLostRules(set)
-	s.storePolicies.set(set.Rules())
+	s.storePolicies.Set(set.Rules())
 	s.unmatched.setRules(set)
 	s.engine.SetRules(set)
 	s.metrics.rules.Set(float64(len(set.Rules())))

@@ -42,7 +42,7 @@ type Server struct {
 	historyFailing bool
 
 	overrides     *overrides.Set
-	storePolicies storePolicies
+	storePolicies engine.StorePolicies
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store
 	background    []func(context.Context)       // run until the listeners are closed
@@ -62,7 +62,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storePolicies{defaults: c.defaultStorePolicy()}}
+	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: engine.StorePolicies{Defaults: c.defaultStorePolicy()}}
 	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStatistics} {
 		if err := step(ctx); err != nil {
 			s.closeAll()

@@ -34,7 +34,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		Token:   s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.requestLimits(),
-		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
+		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.storePolicies.OnFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(),
 		CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode, StopIncrement: s.config.role().StopIncrement,
@@ -143,13 +143,13 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 	local := penstock.NewMemory(c.memoryOptions())
 	fallback := penstock.WithFallback(newTimedStore(redis, redisName, s.metrics), local, &penstock.FallbackOptions{
 		Timeout:   c.RedisTimeout,
-		OnFailure: s.storePolicies.onFailure,
+		OnFailure: s.storePolicies.OnFailure,
 		OnChange:  s.monitor.onChange,
 	})
 	s.monitor.start(ctx, fallback)
 	s.background = append(s.background, s.monitor.run)
 
-	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.storePolicies.leased})
+	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.storePolicies.Leased})
 	s.closers = append(s.closers, func(ctx context.Context) error {
 		if err := lease.Close(ctx); err != nil {
 			s.log.Warn("leased units were not returned, they refill over time", "err", err)
@@ -160,12 +160,22 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 	return countSources(denyCache, s.metrics)
 }
 
+// defaultStorePolicy returns the policy of limits without settings in a rule.
+func (c *Config) defaultStorePolicy() engine.StorePolicy {
+	return engine.StorePolicy{
+		OnFailure: engine.FailureModes[c.OnStoreFailure],
+		Share:     1 / float64(c.Nodes),
+		Lease:     c.Lease,
+		DenyCache: c.DenyCache,
+	}
+}
+
 // denyCached selects the limits of the deny cache: not those whose denials the engine caches.
 func (s *Server) denyCached(l penstock.Limit) bool {
 	if s.config.role().LocalCacheBytes > 0 && l.Algorithm == penstock.FixedWindow {
 		return false
 	}
-	return s.storePolicies.denyCached(l)
+	return s.storePolicies.DenyCached(l)
 }
 
 // redisName is the label of the store in metrics.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
@@ -15,11 +16,11 @@ func TestStorePoliciesFollowRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := storePolicies{defaults: c.defaultStorePolicy()}
-	byDefault := storePolicy{onFailure: penstock.FailClosed, fraction: 0.25, lease: true, denyCache: true}
+	p := engine.StorePolicies{Defaults: c.defaultStorePolicy()}
+	byDefault := engine.StorePolicy{OnFailure: penstock.FailClosed, Share: 0.25, Lease: true, DenyCache: true}
 	named := func(name string) penstock.Limit { return penstock.Per(5, time.Hour).WithName(name) }
-	if l := named("shop/open"); p.forLimit(&l) != byDefault {
-		t.Errorf("without rules: %+v", p.forLimit(&l))
+	if l := named("shop/open"); p.ForLimit(&l) != byDefault {
+		t.Errorf("without rules: %+v", p.ForLimit(&l))
 	}
 	set, err := rules.Parse(rules.File{Name: "rules.yaml", Text: []byte(`
 domain: shop
@@ -33,33 +34,33 @@ descriptors:
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.set(set.Rules())
-	for name, want := range map[string]storePolicy{
+	p.Set(set.Rules())
+	for name, want := range map[string]engine.StorePolicy{
 		"shop/plain": byDefault,
 		"shop/free":  byDefault,
 		"shop/gone":  byDefault,
 		"":           byDefault,
-		"shop/open":  {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
+		"shop/open":  {OnFailure: penstock.FailOpen, Share: 0.25, DenyCache: true},
 
 		// The limit of an override of one key.
-		overrides.LimitName("shop/open", "600/1m"): {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
+		overrides.LimitName("shop/open", "600/1m"): {OnFailure: penstock.FailOpen, Share: 0.25, DenyCache: true},
 		overrides.LimitName("shop/gone", "600/1m"): byDefault,
 
-		"shop/half": {onFailure: penstock.FailLocal, fraction: 0.5, lease: true},
-		"shop/here": {onFailure: penstock.FailLocal, fraction: 0.25, lease: true, denyCache: true},
+		"shop/half": {OnFailure: penstock.FailLocal, Share: 0.5, Lease: true},
+		"shop/here": {OnFailure: penstock.FailLocal, Share: 0.25, Lease: true, DenyCache: true},
 	} {
 		l := named(name)
-		if got := p.forLimit(&l); got != want {
+		if got := p.ForLimit(&l); got != want {
 			t.Errorf("%q: %+v, want %+v", name, got, want)
 		}
 	}
 	untrusted := named("shop/open")
 	untrusted.Untrusted = true
-	if got := p.forLimit(&untrusted); got != byDefault {
+	if got := p.ForLimit(&untrusted); got != byDefault {
 		t.Errorf("a request limit with the name of a rule: %+v, want %+v", got, byDefault)
 	}
-	p.set(nil)
-	if l := named("shop/open"); p.forLimit(&l) != byDefault {
+	p.Set(nil)
+	if l := named("shop/open"); p.ForLimit(&l) != byDefault {
 		t.Error("the policy of a removed rule still applies")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/rulestats"
 )
 
 // Some callers spend units long before they say so: they get units ahead of the requests,
@@ -112,7 +113,7 @@ func (e *Engine) TakeAhead(ctx context.Context, ts []Target, units []int64, ds [
 // CountReported counts requests that were decided with units taken ahead. They are no
 // offences if the store did not decide how many units there were.
 func (t *Target) CountReported(allowed, denied uint64, offences bool) {
-	allowed, denied = min(allowed, maxUnitsPerRequest), min(denied, maxUnitsPerRequest)
+	allowed, denied = min(allowed, rulestats.MaxUnits), min(denied, rulestats.MaxUnits)
 	if t.unmatched != nil {
 		t.unmatched.Add(allowed + denied)
 	}
@@ -120,9 +121,7 @@ func (t *Target) CountReported(allowed, denied uint64, offences bool) {
 		return
 	}
 	c := t.state.stats
-	c.singles.Add(allowed)
-	c.Denied.Add(denied)
-	c.DeniedUnits.Add(denied)
+	c.AddReported(allowed, denied)
 	if t.state.source != nil {
 		t.engine.options.TopKeys.RecordReport(t.state.source, t.request.Key, allowed, denied)
 	}

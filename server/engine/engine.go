@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/requestlimits"
+	"github.com/penstock-io/penstock/server/rulestats"
 )
 
 // The errors of invalid requests. Others are the store's.
@@ -148,7 +149,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		calls:             store,
 		transientKeys:     transient,
 		requestLimits:     policy,
-		requestLimitState: ruleState{stats: &RuleStats{Stats: &Stats{}}},
+		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
 	e.keyOverrides = keyOverrides{e.options.Overrides, policy.Claim}
 	if e.denials != nil {

@@ -296,7 +296,7 @@ const maxPermits = 100
 func (f *found) applyReplaces() {
 	for i := range f.limited {
 		for _, alias := range f.limited[i].rule.Replaces {
-			f.exempt(alias)
+			exempt(f.limited, alias)
 		}
 	}
 	f.limited = slices.DeleteFunc(f.limited, func(d limitedDescriptor) bool { return d.state == nil })
@@ -304,9 +304,9 @@ func (f *found) applyReplaces() {
 
 // exempt removes the limit from descriptors under rules of an alias. Unlimited rules stay in
 // the result.
-func (f *found) exempt(alias string) {
-	for i := range f.limited {
-		if d := &f.limited[i]; d.rule.Alias == alias && !d.rule.Unlimited {
+func exempt(limited []limitedDescriptor, alias string) {
+	for i := range limited {
+		if d := &limited[i]; d.rule.Alias == alias && !d.rule.Unlimited {
 			d.state, d.status.Rule = nil, nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/rulestats"
 )
 
 // addLookup counts a descriptor that was decided, a peek included, in the lookups of denials.
@@ -23,7 +24,7 @@ func (ev *evaluation) addHits(d *limitedDescriptor) {
 	if d.cost == 0 {
 		return
 	}
-	hits := min(d.cost, maxUnitsPerRequest)
+	hits := min(d.cost, rulestats.MaxUnits)
 	ev.hitsOf(d).Add(&hitcount.Decision{
 		Hits: hits, Before: d.hitsBefore(hits), Limit: d.maxHits, NearLimitRatio: ev.engine.options.NearLimitRatio,
 		Denied: d.denied, Cached: d.isCachedDenial(), Shadow: d.rule.Shadow,

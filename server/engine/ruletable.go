@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rulestats"
 )
 
 // A ruleTable is a set of rules with precomputed state for each.
@@ -41,7 +42,7 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 	for _, r := range s.Rules() {
 		stats := kept[r.Name]
 		if stats == nil {
-			stats = &Stats{}
+			stats = &rulestats.Stats{}
 		}
 		state := t.newState(r)
 		state.stats = &RuleStats{Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.HasPermits(), Stats: stats}
@@ -91,8 +92,8 @@ func (t *ruleTable) isCompat(r *rules.Rule) bool {
 }
 
 // stats returns the statistics by the names of their rules. The table may be nil.
-func (t *ruleTable) stats() map[string]*Stats {
-	all := map[string]*Stats{}
+func (t *ruleTable) stats() map[string]*rulestats.Stats {
+	all := map[string]*rulestats.Stats{}
 	if t == nil {
 		return all
 	}

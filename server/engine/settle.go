@@ -28,7 +28,7 @@ func (f *found) setID() error {
 	case f.terms.Settle && !f.hasSettle:
 		return fmt.Errorf("rule %s: %w: it needs settle: true", first, ErrNoSettle)
 	}
-	longest := f.longestHold()
+	longest := longestHold(f.limited)
 	for i := range f.limited {
 		d := &f.limited[i]
 		switch {
@@ -49,9 +49,9 @@ func (f *found) setID() error {
 // longestHold returns how long the ID is remembered, by all limits: quota rules are taken before
 // the rules that deny. Would they remember it longer, then a repetition that is denied would
 // refund what the first request was granted.
-func (f *found) longestHold() (hold time.Duration) {
-	for i := range f.limited {
-		hold = max(hold, remembered(&f.limited[i]))
+func longestHold(limited []limitedDescriptor) (hold time.Duration) {
+	for i := range limited {
+		hold = max(hold, remembered(&limited[i]))
 	}
 	return hold
 }

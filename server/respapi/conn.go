@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/requestlimits"
+	"github.com/penstock-io/penstock/server/rulestats"
 )
 
 // Buffer sizes of a connection, in bytes.
@@ -42,7 +42,7 @@ type conn struct {
 	replied    int  // the bytes of out that are whole replies
 	closing    bool // close after sending the replies
 
-	counters  engine.LocalStats
+	counters  rulestats.Local
 	batch     []penstock.Request        // for the next call of the store
 	forms     []replyForm               // of the replies to the batch
 	admitted  []requestlimits.Admission // of the batch

@@ -22,6 +22,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rulestats"
 )
 
 // A bench is a service on a clock that the test sets, without goroutines.
@@ -71,7 +72,7 @@ func (b *bench) step(st *stream) []*pb.RateLimitQuotaResponse_BucketAction {
 }
 
 // counters returns the counters of the only rule.
-func (b *bench) counters() *engine.Stats { return b.engine.RuleStats()[1].Stats }
+func (b *bench) counters() *rulestats.Stats { return b.engine.RuleStats()[1].Stats }
 
 func strategyOf(actions []*pb.RateLimitQuotaResponse_BucketAction) *typepb.RateLimitStrategy {
 	if len(actions) != 1 {

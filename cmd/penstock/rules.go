@@ -14,12 +14,12 @@ func rulesCommand() *cobra.Command {
 	var o rules.Options
 	group := &cobra.Command{
 		Use:   "rules",
-		Short: "Check, explain and seal rule files",
+		Short: "Check, explain, seal and import rule files",
 		Args:  unknownCommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	group.PersistentFlags().BoolVar(&o.MergeDomains, "merge-domains", false, "allow several rule files to define one domain")
-	group.AddCommand(checkCommand(&o), explainCommand(&o), sealCommand())
+	group.AddCommand(checkCommand(&o), explainCommand(&o), sealCommand(), importCommand())
 	return group
 }
 

@@ -36,6 +36,8 @@ type Config struct {
 	MaxBytes     int64
 	RedisPrefix  string
 	RedisTimeout time.Duration
+	SQLTable     string
+	SQLTimeout   time.Duration
 
 	RequestLimits              string // on, local or off
 	RequestLimitsMaxPeriod     time.Duration

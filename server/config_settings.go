@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/envoy/xds"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/sqlstore"
 )
 
 // A Setting is one option of the daemon. It can be set by a flag, by an environment
@@ -71,11 +72,13 @@ var Settings = slices.Concat(
 		Setting{Name: "unmatched", Kind: "mode", Default: "allow", Help: "decisions on requests that no rule matches in any descriptor: allow or deny", Values: unmatchedNames, set: to(oneOf(unmatchedNames), func(c *Config) *string { return &c.Unmatched })},
 	),
 	group("Store",
-		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: (this process only), redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", set: to(parseStore, func(c *Config) *string { return &c.Store })},
+		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: (this process only), redis://, rediss://, unix://, redis-sentinel://, redis-cluster://, postgres://, mysql:// or sqlite:FILE", set: to(parseStore, func(c *Config) *string { return &c.Store })},
 		Setting{Name: "max-keys", Kind: "number", Default: "1000000", Help: "maximum number of keys in memory; beyond it, new keys share one overflow bucket per limit", set: to(parseCount, func(c *Config) *int { return &c.MaxKeys })},
 		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs, rolling windows and concurrent limits", set: to(parseSize, func(c *Config) *int64 { return &c.MaxBytes })},
 		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: to(parsePrefix, func(c *Config) *string { return &c.RedisPrefix })},
 		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: to(parsePositive, func(c *Config) *time.Duration { return &c.RedisTimeout })},
+		Setting{Name: "sql-table", Kind: "text", Default: sqlstore.DefaultTable, Help: "table in the SQL database, created if it does not exist", set: to(asIs, func(c *Config) *string { return &c.SQLTable })},
+		Setting{Name: "sql-timeout", Kind: "duration", Default: "250ms", Help: "timeout of a call to the SQL database, repeated transactions included", set: to(parsePositive, func(c *Config) *time.Duration { return &c.SQLTimeout })},
 	),
 	group("Limits in requests",
 		Setting{Name: "request-limits", Kind: "mode", Default: "on", Help: "which callers may bring a limit in a request: on (all), local (those that may refund: with the token, or without one from this machine) or off (none)", Values: requestLimitNames, set: to(oneOf(requestLimitNames), func(c *Config) *string { return &c.RequestLimits })},
@@ -353,8 +356,13 @@ func parseStore(text string) (string, error) {
 	if scheme == "memory" && text != memoryURL {
 		return "", errors.New("want memory: without a path, or redis://host:port")
 	}
+	database, isSQL := sqlSchemes[scheme]
+	if isSQL {
+		_, err := database.source(text)
+		return text, err
+	}
 	if !slices.Contains([]string{"memory", "redis", "rediss", "unix", "redis-sentinel", "redis-cluster"}, scheme) {
-		return "", fmt.Errorf("scheme %q: want memory:, redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", scheme)
+		return "", fmt.Errorf("scheme %q: want memory:, redis://, rediss://, unix://, redis-sentinel://, redis-cluster://, postgres://, mysql:// or sqlite:FILE", scheme)
 	}
 	return text, nil
 }

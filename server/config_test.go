@@ -136,7 +136,7 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 		{name: "level", flags: map[string]string{"log-level": "loud"}, want: `--log-level: "loud": want debug, info, warn or error`},
 		{name: "prefix", flags: map[string]string{"redis-prefix": "my.app."}, want: `--redis-prefix: "my.app.": want letters, digits and : _ - / only`},
 		{name: "format", flags: map[string]string{"log-format": "xml"}, want: `--log-format: "xml": want text or json`},
-		{name: "store", flags: map[string]string{"store": "mysql://root:secret@db"}, want: `--store: scheme "mysql": want memory:`},
+		{name: "store", flags: map[string]string{"store": "memcached://root:secret@db"}, want: `--store: scheme "memcached": want memory:`},
 		{name: "memory without colon", flags: map[string]string{"store": "memory"}, want: "--store: want memory: without a path"},
 		{name: "memory with a path", flags: map[string]string{"store": "memory:secret"}, want: "--store: want memory: without a path"},
 		{name: "no listener", flags: map[string]string{"grpc": "", "http": "", "resp": "", "admin": ""}, want: "no listener enabled"},

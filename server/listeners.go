@@ -170,7 +170,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		envoy := s.envoyOptions(observe, requests)
 		return httpapi.New(s.engine, &httpapi.Options{
 			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Ready: s.ready, ObserveLatency: observe, Log: s.log, Requests: requests, Audit: s.audit,
-			DecisionTime: c.RedisTimeout, EnvoyJSON: rls.NewService(s.engine, &envoy),
+			DecisionTime: c.storeTimeout(), EnvoyJSON: rls.NewService(s.engine, &envoy),
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -194,7 +194,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		ReadOnly: !c.AdminActions,
 
 		RatelimitPages: c.Ratelimit != nil,
-		DecisionTime:   c.RedisTimeout,
+		DecisionTime:   c.storeTimeout(),
 		Log:            s.log,
 	})
 	if errors.Is(err, adminapi.ErrNoToken) {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestMetricsPassPromlintAndAreDocumented(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		takeGRPC(t, dialGRPC(t, d, nil), "42")
 		throttle(t, d, "k 15 1 3600")
 		_, text := get(t, "http://"+d.addr("admin")+"/metrics")
@@ -36,7 +36,7 @@ func TestMetricsPassPromlintAndAreDocumented(t *testing.T) {
 }
 
 func TestMetricsCountDecisionsByRule(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		conn := dialGRPC(t, d, nil)
 		for range 7 {
 			takeGRPC(t, conn, "secret-key")

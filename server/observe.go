@@ -16,8 +16,8 @@ func (s *Server) newObserver() *observe.Observer {
 		Name: s.config.daemonName(), Version: Version(), TopKeys: s.topKeys, Store: s.storeState,
 		Listeners: s.listenerStates, LatencyBounds: decisionBuckets, Log: s.log,
 	}
-	if s.monitor != nil {
-		o.Board = redisBoard{s.monitor.redis}
+	if s.board != nil {
+		o.Board = s.board
 	}
 	return observe.New(s.engine, o)
 }
@@ -71,7 +71,7 @@ func (s *Server) storeState() observe.Store {
 		state.Memory = s.memoryState(s.memory.Stats())
 	}
 	if s.monitor != nil {
-		state.Kind = redisName
+		state.Kind = s.monitor.label
 		s.monitor.describe(&state)
 	}
 	return state
@@ -90,14 +90,14 @@ func (m *monitor) describe(state *observe.Store) {
 		state.Degraded, state.Reasons = true, []string{err.Error()}
 	}
 	for _, reason := range []string{reasonKeysGone, reasonNewRun} {
-		count := counterValue(m.metrics.stateLosses.WithLabelValues(redisName, reason))
+		count := counterValue(m.metrics.stateLosses.WithLabelValues(m.label, reason))
 		state.StateLosses = append(state.StateLosses, observe.StateLoss{Reason: reason, Count: count})
 	}
-	state.Refusals, _ = m.redis.Refusals()
-	state.Errors = counterValue(m.metrics.storeErrors.WithLabelValues(redisName))
+	state.Refusals, _ = m.remote.Refusals()
+	state.Errors = counterValue(m.metrics.storeErrors.WithLabelValues(m.label))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for shard := range m.redis.Shards() {
+	for shard := range m.remote.Shards() {
 		one := observe.Shard{Shard: shard, State: stateUp}
 		if err, down := m.down[shard]; down {
 			one.State, one.Error = stateDown, err.Error()

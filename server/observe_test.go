@@ -37,7 +37,7 @@ func calls(l observe.Live) string {
 
 // What the admin API shows equals the metrics, whatever the store.
 func TestServerLiveAgreesWithMetrics(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		for range 7 {
 			post(t, d.addr("http"), `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`)
 		}

@@ -65,7 +65,7 @@ func (s *Server) newStatistics() *ratelimit.Statistics {
 	m := s.metrics
 	source := ratelimit.Source{
 		Engine:      s.engine,
-		RedisErrors: m.storeErrors.WithLabelValues(redisName),
+		RedisErrors: m.storeErrors.WithLabelValues(redisLabel),
 		Loads:       m.configLoads.WithLabelValues("success"), FailedLoads: m.configLoads.WithLabelValues("failure"),
 	}
 	for _, reason := range []requestlog.Reason{requestlog.NoRules, requestlog.Descriptors, requestlog.Malformed} {

@@ -19,7 +19,7 @@ var requestLimits = []string{
 
 // Request limits that come before a rule's first use leave the rule as it is.
 func TestRuleIsUsableAfterRequestLimits(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		for _, l := range requestLimits {
 			post(t, d.addr("http"), fmt.Sprintf(`{"key":"user=42","limit":"%s","cost":1}`, l))
 		}

@@ -45,6 +45,7 @@ type Server struct {
 	storePolicies engine.StorePolicies
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store
+	board         observe.Board                 // nil if the store shares no summaries
 	background    []func(context.Context)       // run until the listeners are closed
 	closers       []func(context.Context) error // of the store; called last to first
 	claimLimits   func(...penstock.Limit) error // of a store on Redis; nil in memory

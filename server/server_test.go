@@ -33,13 +33,14 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5}
 `
 
-// onBothStores runs a test with the memory store and with Redis. The key prefix is unique, so
+// onAllStores runs a test with each kind of store. The key prefix is unique, so
 // that runs do not see each other's counters.
-func onBothStores(t *testing.T, test func(t *testing.T, d *daemon)) {
-	for name, store := range map[string]string{"memory": "memory:", "redis": "redis://" + redis.Addr} {
+func onAllStores(t *testing.T, test func(t *testing.T, d *daemon)) {
+	stores := map[string]string{"memory": "memory:", "redis": "redis://" + redis.Addr, "sqlite": sqliteFile(t)}
+	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
 			test(t, start(t, map[string]string{
-				"store": store, "redis-prefix": rand.Text(), "redis-timeout": "10s", "rules": writeRules(t, shopRules),
+				"store": store, "redis-prefix": rand.Text(), "redis-timeout": "10s", "sql-timeout": "10s", "rules": writeRules(t, shopRules),
 			}))
 		})
 	}
@@ -47,7 +48,7 @@ func onBothStores(t *testing.T, test func(t *testing.T, d *daemon)) {
 
 // APIs share a counter where they name the same rule and entries.
 func TestServerAPIsShareCountersOfARule(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		byDomain := `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`
 		if status, answer := post(t, d.addr("http"), byDomain); status != 200 || !strings.Contains(answer, `"remaining":4`) {
 			t.Errorf("HTTP: %d %s", status, answer)
@@ -78,7 +79,7 @@ func TestServerAPIsShareCountersOfARule(t *testing.T) {
 
 // APIs share a counter where requests bring the same key and limit, however it is written.
 func TestServerAPIsShareCountersOfALimit(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		if _, answer := post(t, d.addr("http"), `{"key":"user:42","limit":"5/1h"}`); !strings.Contains(answer, `"remaining":4`) {
 			t.Errorf("HTTP: %s", answer)
 		}
@@ -99,7 +100,7 @@ func TestServerAPIsShareCountersOfALimit(t *testing.T) {
 
 // CL.THROTTLE has a counter for each key, whatever the parameters, under a name of its own.
 func TestServerThrottleHasItsOwnCounters(t *testing.T) {
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		if got := throttle(t, d, "k 4 5 3600 3"); got[1] != 5 || got[2] != 2 {
 			t.Errorf("CL.THROTTLE: %v", got)
 		}
@@ -208,7 +209,7 @@ func TestServerShutdownGraceOfZeroIsNoError(t *testing.T) {
 func TestServerRunLeavesNoGoroutines(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	before := runtime.NumGoroutine()
-	onBothStores(t, func(t *testing.T, d *daemon) {
+	onAllStores(t, func(t *testing.T, d *daemon) {
 		post(t, d.addr("http"), `{"key":"k","limit":"1/1h"}`)
 		throttle(t, d, "k 15 1 3600")
 		conn := dialGRPC(t, d, nil)

@@ -18,6 +18,8 @@ func (s *Server) openStore(ctx context.Context) error {
 	open := s.openRedis
 	if s.config.Store == memoryURL {
 		open = s.openMemory
+	} else if _, ok := s.config.sqlScheme(); ok {
+		open = s.openSQL
 	}
 	store, err := open(ctx)
 	if err != nil {
@@ -107,9 +109,17 @@ func (s *Server) requestLimits() requestlimits.Options {
 // minConnectTimeout is long enough for a name server and a TLS handshake.
 const minConnectTimeout = 2 * time.Second
 
-// connectTimeout is how long the server waits for Redis at startup, before it starts degraded. A
-// Redis that may take longer for a call may also take longer for its first answer.
-func (c *Config) connectTimeout() time.Duration { return max(minConnectTimeout, c.RedisTimeout) }
+// connectTimeout is how long the server waits for its store at startup, before it starts degraded. One
+// that may take longer for a call may also take longer for its first answer.
+func (c *Config) connectTimeout() time.Duration { return max(minConnectTimeout, c.storeTimeout()) }
+
+// storeTimeout is how long a call to the store may take.
+func (c *Config) storeTimeout() time.Duration {
+	if _, ok := c.sqlScheme(); ok {
+		return c.SQLTimeout
+	}
+	return c.RedisTimeout
+}
 
 // openRedis returns a store on Redis that also decides while Redis is unavailable.
 func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
@@ -130,19 +140,20 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	if err := s.openOverrides(ctx, redis); err != nil {
 		return nil, err
 	}
-	return s.wrapStore(ctx, redis), nil
+	s.board = redisBoard{redis}
+	return s.wrapStore(ctx, redis, "Redis"), nil
 }
 
-// wrapStore adds the wrappers to Redis, from the inside out: metrics, fallback, lease,
-// deny cache. The fallback is next to Redis, so that the others never see an error, and
+// wrapStore adds the wrappers to a store on the network, from the inside out: metrics, fallback, lease,
+// deny cache. The fallback is next to the store, so that the others never see an error, and
 // know by the source of a decision whether to cache it. The lease is above it, because it
-// leases units of Redis. The deny cache is outermost, where a denial costs the least.
-func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstock.Store {
+// leases units of the store. The deny cache is outermost, where a denial costs the least.
+func (s *Server) wrapStore(ctx context.Context, remote monitoredStore, name string) penstock.Store {
 	c := s.config
-	s.monitor = newMonitor(redis, s.metrics, s.log)
+	s.monitor = newMonitor(remote, name, s.metrics, s.log)
 	local := penstock.NewMemory(c.memoryOptions())
-	fallback := penstock.WithFallback(newTimedStore(redis, redisName, s.metrics), local, &penstock.FallbackOptions{
-		Timeout:   c.RedisTimeout,
+	fallback := penstock.WithFallback(newTimedStore(remote, s.monitor.label, s.metrics), local, &penstock.FallbackOptions{
+		Timeout:   c.storeTimeout(),
 		OnFailure: s.storePolicies.OnFailure,
 		OnChange:  s.monitor.onChange,
 	})
@@ -178,5 +189,5 @@ func (s *Server) denyCached(l penstock.Limit) bool {
 	return s.storePolicies.DenyCached(l)
 }
 
-// redisName is the label of the store in metrics.
-const redisName = "redis"
+// redisLabel is the label of Redis in metrics.
+const redisLabel = "redis"

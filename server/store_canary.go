@@ -7,10 +7,9 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A canary is a key of this process in one shard of Redis. If it is gone before it
+// A canary is a key of this process in one shard of the store. If it is gone before it
 // expires, other keys are lost too: the server was flushed, or restarted without its data.
 // It is an ordinary counter, so it is lost in the same ways as others.
 type canary struct {
@@ -26,12 +25,12 @@ var canaryLimit = penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1, Peri
 const canaryRenewal = time.Minute
 
 // newCanaries finds a key for every shard.
-func newCanaries(redis *redisstore.Store) []canary {
+func newCanaries(remote monitoredStore) []canary {
 	process, found := rand.Text(), 0
-	canaries := make([]canary, redis.Shards())
+	canaries := make([]canary, remote.Shards())
 	for n := 0; found < len(canaries); n++ {
 		key := "canary/" + process + "/" + strconv.Itoa(n)
-		if c := &canaries[redis.ShardOf(key)]; c.key == "" {
+		if c := &canaries[remote.ShardOf(key)]; c.key == "" {
 			c.key = key
 			found++
 		}
@@ -53,8 +52,8 @@ func (m *monitor) checkCanaries(ctx context.Context) {
 		return
 	}
 	m.touchCanaries(ctx)
-	m.metrics.stateLosses.WithLabelValues(redisName, reasonKeysGone).Inc()
-	m.log.Warn("Redis lost state, counters restarted", "shards", gone, "of", len(m.canaries))
+	m.metrics.stateLosses.WithLabelValues(m.label, reasonKeysGone).Inc()
+	m.log.Warn(m.name+" lost state, counters restarted", "shards", gone, "of", len(m.canaries))
 }
 
 // touchCanaries writes the canaries that are due, peeks at the others, and returns how many
@@ -70,7 +69,7 @@ func (m *monitor) touchCanaries(ctx context.Context) (gone int) {
 		requests[i] = m.canaries[i].request(cost)
 	}
 	decisions := make([]penstock.Decision, len(requests))
-	err := penstock.TakeEach(ctx, m.redis, requests, decisions)
+	err := penstock.TakeEach(ctx, m.remote, requests, decisions)
 	if err != nil && ctx.Err() != nil {
 		return 0
 	}

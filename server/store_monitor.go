@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,11 +17,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A monitor watches whether Redis is available. It checks Redis once a second, and is
+// A monitoredStore tells more of its servers than whether they answer.
+type monitoredStore interface {
+	remoteStore
+	Refusals() (count uint64, last error)
+	Warnings() []string
+	RunIDs(context.Context) (map[string]string, error)
+}
+
+// A monitor watches whether the store is available. It checks the store once a second, and is
 // notified when the fallback gives up a shard. Logging happens in its own goroutine, so
 // decisions never wait for it.
 type monitor struct {
-	redis     *redisstore.Store
+	remote    monitoredStore
+	name      string // of the store in messages …
+	label     string // … and in metrics
 	fallback  *penstock.Fallback
 	metrics   *metrics
 	log       *slog.Logger
@@ -28,31 +39,31 @@ type monitor struct {
 	runIDs    map[string]string // of the servers, by their addresses
 	wake      chan struct{}     // signals run to log a change of state
 	warned    bool              // the store's warnings were logged
-	downSince time.Time         // when the outage was logged; zero if Redis is up
-	refusing  bool              // that Redis refuses calls was logged
+	downSince time.Time         // when the outage was logged; zero if the store is up
+	refusing  bool              // that the store refuses calls was logged
 
 	mu        sync.Mutex
 	down      map[int]error // shards that are down, and why
-	lastError error         // of the last check; nil if Redis answered
+	lastError error         // of the last check; nil if the store answered
 	failures  int           // checks without an answer in a row
 }
 
-func newMonitor(redis *redisstore.Store, m *metrics, log *slog.Logger) *monitor {
-	mon := &monitor{redis: redis, metrics: m, log: log, wake: make(chan struct{}, 1), down: map[int]error{}}
+func newMonitor(remote monitoredStore, name string, m *metrics, log *slog.Logger) *monitor {
+	mon := &monitor{remote: remote, name: name, label: strings.ToLower(name), metrics: m, log: log, wake: make(chan struct{}, 1), down: map[int]error{}}
 	m.registry.MustRegister(collector(mon.export), m.decisionsBySource, m.leaseUnits, m.storeTransitions, m.stateLosses)
 	for _, state := range []string{stateDown, stateUp} {
-		m.storeTransitions.WithLabelValues(redisName, state)
+		m.storeTransitions.WithLabelValues(mon.label, state)
 	}
 	for _, reason := range []string{reasonKeysGone, reasonNewRun} {
-		m.stateLosses.WithLabelValues(redisName, reason)
+		m.stateLosses.WithLabelValues(mon.label, reason)
 	}
 	return mon
 }
 
-// start checks Redis once, so that the log reports at startup if it is unavailable.
+// start checks the store once, so that the log reports at startup if it is unavailable.
 func (m *monitor) start(ctx context.Context, f *penstock.Fallback) {
 	m.fallback = f
-	m.canaries = newCanaries(m.redis)
+	m.canaries = newCanaries(m.remote)
 	m.failures = maxFailures // so the first failure counts
 	if m.checkCanaries(ctx); !m.failing() {
 		m.checkRunIDs(ctx)
@@ -61,19 +72,19 @@ func (m *monitor) start(ctx context.Context, f *penstock.Fallback) {
 }
 
 const (
-	// checkInterval is the time between two checks of Redis.
+	// checkInterval is the time between two checks of the store.
 	checkInterval = time.Second
 
-	// maxFailures is how many checks in a row must fail before Redis is reported
+	// maxFailures is how many checks in a row must fail before the store is reported
 	// unavailable; until then, each failed call has its own fallback.
 	maxFailures = 2
 
 	// runIDInterval is the number of checks between two checks of the run IDs, which
-	// are more expensive for Redis.
+	// are more expensive for the store.
 	runIDInterval = 10
 )
 
-// run checks Redis and logs changes until ctx ends.
+// run checks the store and logs changes until ctx ends.
 func (m *monitor) run(ctx context.Context) {
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
@@ -103,7 +114,7 @@ func (m *monitor) onChange(c penstock.FallbackChange) {
 	if delete(m.down, c.Shard); c.Down {
 		m.down[c.Shard], state = c.Err, stateDown
 	}
-	m.metrics.storeTransitions.WithLabelValues(redisName, state).Inc()
+	m.metrics.storeTransitions.WithLabelValues(m.label, state).Inc()
 	select {
 	case m.wake <- struct{}{}:
 	default: // a signal is already pending
@@ -126,20 +137,20 @@ func (m *monitor) failing() bool {
 	return m.failures > 0
 }
 
-// reason returns why decisions are made without Redis, or nil if they are not.
+// reason returns why decisions are made without the store, or nil if they are not.
 func (m *monitor) reason() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, refused := m.redis.Refusals()
-	switch all := m.redis.Shards(); {
+	_, refused := m.remote.Refusals()
+	switch all := m.remote.Shards(); {
 	case refused != nil:
-		return fmt.Errorf("redis answers, but refuses calls: %w", refused)
+		return fmt.Errorf("%s answers, but refuses calls: %w", m.label, refused)
 	case len(m.down) > 0 && all > 1:
-		return fmt.Errorf("redis unavailable, %d of %d shards down: %w", len(m.down), all, m.firstError())
+		return fmt.Errorf("%s unavailable, %d of %d shards down: %w", m.label, len(m.down), all, m.firstError())
 	case len(m.down) > 0:
-		return fmt.Errorf("redis unavailable: %w", m.firstError())
+		return fmt.Errorf("%s unavailable: %w", m.label, m.firstError())
 	case m.failures >= maxFailures && m.lastError != nil:
-		return fmt.Errorf("redis unavailable, no answer: %w", m.lastError)
+		return fmt.Errorf("%s unavailable, no answer: %w", m.label, m.lastError)
 	}
 	return nil
 }
@@ -150,25 +161,25 @@ func (m *monitor) firstError() error {
 	return m.down[slices.Min(slices.Collect(maps.Keys(m.down)))]
 }
 
-// logState logs when Redis became unavailable, when it refuses calls, and when it is available again.
+// logState logs when the store became unavailable, when it refuses calls, and when it is available again.
 func (m *monitor) logState() {
 	err, logged, refused := m.reason(), !m.downSince.IsZero(), (*redisstore.RefusedError)(nil)
 	refusing := errors.As(err, &refused)
 	switch {
 	case refusing && !m.refusing:
-		m.log.Error("Redis refuses calls, which is no outage, applying on_store_failure", "err", err)
+		m.log.Error(m.name+" refuses calls, which is no outage, applying on_store_failure", "err", err)
 	case err != nil && !logged:
-		m.log.Error("Redis unavailable, applying on_store_failure", "err", err)
+		m.log.Error(m.name+" unavailable, applying on_store_failure", "err", err)
 	}
 	m.refusing = refusing
 	switch {
 	case err != nil && !logged:
 		m.downSince = time.Now()
 	case err == nil && logged:
-		m.log.Info("Redis available again", "after", time.Since(m.downSince).Round(time.Millisecond))
+		m.log.Info(m.name+" available again", "after", time.Since(m.downSince).Round(time.Millisecond))
 		m.downSince = time.Time{}
 	}
-	if warnings := m.redis.Warnings(); err == nil && !m.warned {
+	if warnings := m.remote.Warnings(); err == nil && !m.warned {
 		m.warned = true
 		for _, w := range warnings {
 			m.log.Warn(w)
@@ -191,17 +202,17 @@ func (m *monitor) probe(ctx context.Context) {
 // checkRunIDs logs servers that were restarted or replaced. A server that joins a Cluster
 // loses nothing and is not logged.
 func (m *monitor) checkRunIDs(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, max(checkInterval, m.redis.Timeout()))
+	ctx, cancel := context.WithTimeout(ctx, max(checkInterval, m.remote.Timeout()))
 	defer cancel()
-	runs, err := m.redis.RunIDs(ctx)
+	runs, err := m.remote.RunIDs(ctx)
 	if err != nil || len(runs) == 0 {
 		return
 	}
 	var fresh []string
-	m.runIDs, fresh = diffRunIDs(m.runIDs, runs, m.redis.Shards() > 1)
+	m.runIDs, fresh = diffRunIDs(m.runIDs, runs, m.remote.Shards() > 1)
 	for _, address := range fresh {
-		m.metrics.stateLosses.WithLabelValues(redisName, reasonNewRun).Inc()
-		m.log.Warn("Redis was restarted or replaced, unsaved counters are lost",
+		m.metrics.stateLosses.WithLabelValues(m.label, reasonNewRun).Inc()
+		m.log.Warn(m.name+" was restarted or replaced, unsaved counters are lost",
 			"addr", address, "run_id", runs[address])
 	}
 }
@@ -246,13 +257,13 @@ var (
 // export exports which shards are unavailable.
 func (m *monitor) export(to exporter) {
 	to.flag(degradedDesc, m.reason() != nil)
-	count, refused := m.redis.Refusals()
-	to.counter(storeRefusalsDesc, count, redisName)
-	to.flag(storeRefusingDesc, refused != nil, redisName)
+	count, refused := m.remote.Refusals()
+	to.counter(storeRefusalsDesc, count, m.label)
+	to.flag(storeRefusingDesc, refused != nil, m.label)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for shard := range m.redis.Shards() {
+	for shard := range m.remote.Shards() {
 		_, down := m.down[shard]
-		to.flag(unavailableDesc, down, redisName, strconv.Itoa(shard))
+		to.flag(unavailableDesc, down, m.label, strconv.Itoa(shard))
 	}
 }

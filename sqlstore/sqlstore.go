@@ -25,8 +25,10 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -80,6 +82,10 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, table string) error {
 	statement, err := CreateTable(d, table)
 	if err != nil {
 		return err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT name, value, until FROM "+cmp.Or(table, DefaultTable)+" LIMIT 0")
+	if err == nil { // no right to create tables is needed
+		return errors.Join(rows.Err(), rows.Close())
 	}
 	if _, err := db.ExecContext(ctx, statement); err != nil {
 		return fmt.Errorf("penstock: sqlstore: create table: %w", err)

@@ -96,7 +96,7 @@ type Listener struct {
 
 // A Store is the state of the store.
 type Store struct {
-	Kind     string   `json:"kind"` // memory or redis
+	Kind     string   `json:"kind"` // memory, redis, postgresql, mysql or sqlite
 	Degraded bool     `json:"degraded"`
 	Reasons  []string `json:"reasons"` // why it is degraded
 

@@ -6,6 +6,7 @@ import { card, el, reconcile, segmented, setAttribute, setEmpty, setText, table 
 import { bytes, compact, integer, percent, plural, rate, seconds, time } from './format.js';
 
 const windows = [['2m', '2 min', 'The last two minutes, by the second'], ['1h', '1 hour', 'The last hour, by ten seconds'], ['1d', '1 day', 'The last day, by five minutes']];
+const storeNames = { memory: 'Memory', redis: 'Redis', postgresql: 'PostgreSQL', mysql: 'MySQL', sqlite: 'SQLite' };
 const scopes = [['daemon', 'This daemon'], ['all', 'All daemons', 'All daemons on the same Redis']];
 const mostRows = 200;
 
@@ -103,7 +104,7 @@ export function open(root, context) {
 		figures[2].set(rate(r.errors), 'a second, over 10 s', r.errors > 0 ? 'error' : '');
 		const memory = live.store.memory;
 		if (live.store.kind === 'memory' && memory) figures[3].set(compact(memory.keys), `of ${compact(memory.max_keys)}`, memory.keys >= memory.max_keys ? 'denied' : '');
-		else figures[3].set('Redis', 'holds the keys');
+		else figures[3].set(storeNames[live.store.kind], 'holds the keys');
 		figures[4].set(bytes(live.process.heap_bytes ?? 0), `heap, ${bytes(live.process.total_bytes ?? 0)} held`);
 	}
 
@@ -121,11 +122,11 @@ export function open(root, context) {
 	function showStore(store) {
 		const down = store.shards.filter((s) => s.state !== 'up');
 		const facts = [
-			['Kind', store.kind === 'redis' ? 'Redis' : 'Memory'],
+			['Kind', storeNames[store.kind]],
 			['State', store.degraded ? el('span.tag.warn', 'degraded') : el('span.tag.accent', 'up')],
 		];
 		if (store.shards.length > 0) facts.push([plural(store.shards.length, 'shard'), shardPicture(store.shards, down)]);
-		if (store.kind === 'redis') {
+		if (store.kind !== 'memory') {
 			const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
 			facts.push(['State losses since the start', lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
 			facts.push(['Failed calls since the start', integer(store.errors)]);
@@ -133,7 +134,7 @@ export function open(root, context) {
 		}
 		const m = store.memory;
 		if (m) {
-			facts.push([store.kind === 'redis' ? 'Fallback keys' : 'Keys', `${integer(m.keys)} of ${compact(m.max_keys)}`]);
+			facts.push([store.kind === 'memory' ? 'Keys' : 'Fallback keys', `${integer(m.keys)} of ${compact(m.max_keys)}`]);
 			facts.push(['Under limits in requests', integer(m.request_limit_keys)]);
 			facts.push(['Logs and windows', `${bytes(m.bytes)}${m.max_bytes ? ` of ${bytes(m.max_bytes)}` : ''}`]);
 			facts.push(['Overflow decisions since the start', m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);

@@ -33,3 +33,12 @@ func SweepAll(ctx context.Context, db *sql.DB, d Dialect, o *Options) (steps, de
 	}
 	return steps, deleted, err
 }
+
+// Begin returns the statements with which a transaction begins.
+func Begin(d Dialect, o *Options) []string {
+	e, err := newEngine(new(sql.DB), d, o)
+	if err != nil {
+		panic(err)
+	}
+	return e.dialect.begin(e)
+}

@@ -1,0 +1,47 @@
+//go:build integration
+
+package server_test
+
+import (
+	"testing"
+
+	"github.com/penstock-io/penstock/internal/sqltest"
+)
+
+// Two daemons share a limit on PostgreSQL, decide by themselves while it is killed, and share what they had
+// counted when it is back.
+func TestIntegrationServersShareLimitsOnPostgreSQL(t *testing.T) {
+	database := sqltest.StartPostgres(t)
+	settings := map[string]string{"store": database.DSN, "sql-timeout": "2s", "nodes": "2"}
+	a, b := start(t, settings), start(t, settings)
+	const limit = "10/24h"
+	for _, d := range []*daemon{a, b} {
+		if source, allowed := d.take("shared", limit, "3"); source != "store" || !allowed {
+			t.Errorf("%s, %v", source, allowed)
+		}
+	}
+	if left := a.remaining("shared", limit); left != "4" {
+		t.Errorf("%s left, want 4", left)
+	}
+	database.Kill()
+	a.await("decided without the store", func() bool { source, _ := a.take("other", "1000/1h", "1"); return source == "fallback" })
+	a.await("logged", func() bool { return a.log.has("PostgreSQL unavailable") })
+	database.Start(t)
+	for _, d := range []*daemon{a, b} {
+		d.await("decided by the store again", func() bool {
+			source, _ := d.take("other", "1000/1h", "1")
+			return source == "store"
+		})
+		if left := d.remaining("shared", limit); left != "4" {
+			t.Errorf("after a restart of the database: %s left, want 4", left)
+		}
+	}
+}
+
+func TestIntegrationServerOnMariaDB(t *testing.T) {
+	database := sqltest.StartMariaDB(t)
+	d := start(t, map[string]string{"store": database.URL, "sql-timeout": "10s"})
+	if source, allowed := d.take("k", "10/24h", "3"); source != "store" || !allowed || d.remaining("k", "10/24h") != "7" {
+		t.Errorf("%s, %v, %s left", source, allowed, d.remaining("k", "10/24h"))
+	}
+}

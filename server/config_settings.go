@@ -88,7 +88,7 @@ var Settings = slices.Concat(
 		Setting{Name: "request-limits-share", Kind: "fraction", Default: "0.5", Help: "share of --max-keys and --max-bytes that limits in requests can fill, if there are rules; without rules all", set: to(parseFraction, func(c *Config) *float64 { return &c.RequestLimitsShare })},
 	),
 	group("Persistence",
-		Setting{Name: "data", Kind: "directory", Help: "directory for what the daemon keeps: the counters of the memory store, overrides, the rules of --rules-xds, the history of rates; without one, they are lost on exit, except what Redis has", set: to(asIs, func(c *Config) *string { return &c.Data })},
+		Setting{Name: "data", Kind: "directory", Help: "directory for what the daemon keeps: the counters of the memory store, overrides, the rules of a server, the history of rates; without one, they are lost on exit, except what Redis has", set: to(asIs, func(c *Config) *string { return &c.Data })},
 		Setting{Name: "snapshot-interval", Kind: "duration", Default: "1m", Help: "time between snapshots of the memory store, in addition to one on exit; a crash loses at most this much", set: to(parsePositive, func(c *Config) *time.Duration { return &c.SnapshotInterval })},
 	),
 	group("Redis outages and load",

@@ -53,6 +53,7 @@ var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "http": "net/http",
 	"math": "math", "net": "net", "time": "time",
 	"penstock": module, "redisstore": module + "/redisstore", "httplimit": module + "/httplimit",
+	"atomic": "sync/atomic", "rulelimit": module + "/rulelimit", "rulesource": module + "/rulesource", "rules": module + "/rules",
 }
 
 func parseSnippet(t *testing.T, f Fence) *snippet {

@@ -37,6 +37,7 @@ func (p *published) get() (text string, version int) {
 func (p *published) set(_ *testing.T, text string) {
 	p.update(func() { p.text, p.version = text, p.version+1 })
 }
+
 func (p *published) stop(*testing.T) {
 	p.update(func() { p.down = true })
 	p.server.CloseClientConnections()

@@ -92,7 +92,7 @@ func (r *remote) Load(ctx context.Context) (*rules.Set, error) {
 	if notKept != nil {
 		return nil, fmt.Errorf("%w; %w", err, notKept)
 	}
-	r.started = err
+	r.started = fmt.Errorf("started with the rules of the last run: %w", err)
 	return kept, nil
 }
 

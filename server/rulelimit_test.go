@@ -72,17 +72,17 @@ func drawn(r *rand.Rand, permits bool) penstock.RuleRequest {
 	return q
 }
 
-// comparable is what both say of a decision that does not depend on the moment.
-type comparable struct {
+// told is what both say of a decision that does not depend on the moment.
+type told struct {
 	Allowed   bool
 	Rule      string
 	Limit     int64
 	Remaining int64
 	Granted   int64
-	Decisions []comparable
+	Decisions []told
 }
 
-func fromLibrary(a rulelimit.Answer) comparable {
+func fromLibrary(a rulelimit.Answer) told {
 	c := of(a.Allowed, a.Rule, a.Rule != "", a.Decision)
 	for _, p := range a.Parts {
 		c.Decisions = append(c.Decisions, of(p.Decision.Allowed, p.Rule, p.Limited, p.Decision))
@@ -90,8 +90,8 @@ func fromLibrary(a rulelimit.Answer) comparable {
 	return c
 }
 
-func of(allowed bool, rule string, limited bool, d penstock.Decision) comparable {
-	c := comparable{Allowed: allowed, Rule: rule}
+func of(allowed bool, rule string, limited bool, d penstock.Decision) told {
+	c := told{Allowed: allowed, Rule: rule}
 	if limited {
 		c.Limit, c.Remaining, c.Granted = d.Limit, d.Remaining, d.Granted
 	}
@@ -131,12 +131,12 @@ func TestLibraryDecidesAsHTTP(t *testing.T) {
 			}
 			continue
 		}
-		var got comparable
+		var got told
 		if err := json.Unmarshal([]byte(body), &got); err != nil {
 			t.Fatal(err)
 		}
 		if len(got.Decisions) == 0 {
-			got.Decisions = []comparable{{got.Allowed, got.Rule, got.Limit, got.Remaining, got.Granted, nil}}
+			got.Decisions = []told{{got.Allowed, got.Rule, got.Limit, got.Remaining, got.Granted, nil}}
 		}
 		if !answer.Allowed {
 			denied++

@@ -177,7 +177,7 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	if s.Override != nil {
 		o := s.Override
 		row("override", fmt.Sprintf("%s of %s, until %s: %s", o.Limit, printable(o.Key), timeOr(o.Until, "deleted"), printable(reasonText(o))))
-		row("to end it", fmt.Sprintf("penstock override delete %s %s --reason …", shellWord(o.Rule), shellWord(o.Key)))
+		row("to end it", deleteCommand(o.Rule, o.Key))
 	}
 	switch {
 	case s.isBanned(): // whatever is left

@@ -226,6 +226,15 @@ func reasonText(o *adminapi.Override) string {
 	return o.Reason
 }
 
+// deleteCommand returns the command that ends an override. A word that begins with a minus would be a flag.
+func deleteCommand(rule, key string) string {
+	words := shellWord(rule) + " " + shellWord(key)
+	if strings.HasPrefix(rule, "-") || strings.HasPrefix(key, "-") {
+		return "penstock override delete --reason … -- " + words
+	}
+	return "penstock override delete " + words + " --reason …"
+}
+
 var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
 // shellWord returns a text as a word of a command line. One that cannot be printed has no such form.

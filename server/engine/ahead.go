@@ -58,11 +58,21 @@ func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.
 	case len(ev.limited) == 0:
 		return Target{engine: e, AllowAll: true}, nil
 	case len(ev.limited) > 1:
-		return Target{}, fmt.Errorf("rule %s: %w", ev.limited[0].rule.Name, ErrSeveralLimits)
+		return ev.severalTarget()
 	case ev.limited[0].template.Limit.HasQueue():
 		return Target{}, fmt.Errorf("rule %s: %w", ev.limited[0].rule.Name, ErrQueue)
 	}
 	return ev.target(&ev.limited[0]), nil
+}
+
+// severalTarget returns the target of a descriptor with several limits: the ban of its key, or an error.
+func (f *found) severalTarget() (Target, error) {
+	for i := range f.limited {
+		if t := f.target(&f.limited[i]); t.DenyAll {
+			return t, nil
+		}
+	}
+	return Target{}, fmt.Errorf("rule %s: %w", f.limited[0].rule.Name, ErrSeveralLimits)
 }
 
 func (e *Engine) unmatchedTarget(counter *atomic.Uint64) Target {

@@ -38,7 +38,13 @@ func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *ru
 		cost: first.cost, key: first.key, end: first.end, denyInDebt: first.denyInDebt, quota: first.quota,
 	})
 	l := &f.limited[len(f.limited)-1]
+	start := len(f.keys)
+	if f.keys[l.key] == '|' { // rules.ShortenKey has shortened it; overrides are found by the whole key
+		_, f.keys = f.domain.Match(f.ds[l.index].Entries, f.keys)
+		l.key, l.end = start, len(f.keys)
+	}
 	plain, err = f.useRule(ctx, l, &f.ds[l.index])
+	f.keys, l.key, l.end = f.keys[:start], first.key, first.end
 	l.status.Rule, l.status.Quota = l.rule, l.quota
 	return plain, err
 }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/penstock-io/penstock"
@@ -175,4 +176,43 @@ func TestFindTargetRefusesSeveralLimits(t *testing.T) {
 	if _, err := e.FindTarget(t.Context(), "llm", descriptor(1, "phone=1").Entries); !errors.Is(err, engine.ErrSeveralLimits) {
 		t.Errorf("got %v, want %v", err, engine.ErrSeveralLimits)
 	}
+}
+
+// A ban of the key leaves nothing to take from any of its limits.
+func TestFindTargetOfBannedKeyWithSeveralLimits(t *testing.T) {
+	for _, rule := range []string{"llm/phone", "llm/phone//1d"} {
+		o := newOverriddenAlso(t)
+		o.set(rule, "phone=1", "ban")
+		target, err := o.FindTarget(t.Context(), "llm", descriptor(1, "phone=1").Entries)
+		if err != nil || !target.DenyAll || target.AllowAll {
+			t.Errorf("%s: got %+v, %v, want that all is denied", rule, target, err)
+		}
+	}
+}
+
+// A key that is too long for a store does not escape a range of a further limit either.
+func TestLongKeyDoesNotEscapeARangeOfAFurtherLimit(t *testing.T) {
+	o := newOverriddenAlso(t)
+	o.set("llm/phone//1d", "phone=tenant-7:*", "ban")
+	for _, value := range []string{"tenant-7:1", "tenant-7:" + strings.Repeat("x", 1<<13)} {
+		for _, allowed := range []bool{false, true} {
+			var r engine.Result
+			if allowed {
+				o.set("llm/phone//1d", "phone=tenant-7:*", "")
+			}
+			if err := o.Decide(t.Context(), "llm", []engine.Descriptor{descriptor(1, "phone="+value)}, &r); err != nil || r.OverLimit == allowed {
+				t.Errorf("a key of %d bytes: %+v, %v, want allowed %t", len(value), r, err, allowed)
+			}
+		}
+		o.set("llm/phone//1d", "phone=tenant-7:*", "ban")
+	}
+}
+
+func newOverriddenAlso(t *testing.T) *overridden {
+	t.Helper()
+	book, err := overrides.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &overridden{newEngine(t, newMemory(), alsoRules, &engine.Options{Overrides: book}), t, book}
 }

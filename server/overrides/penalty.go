@@ -27,6 +27,8 @@ type penaltyQueue struct {
 	queue   chan offence
 	skipped atomic.Uint64 // offences without room in the queue or among the overrides
 
+	// The following are guarded by Set.mu.
+	bans     int64     // of penalties, with those that have ended
 	searched time.Time // when evictEnded last looked for bans that have ended
 	reported time.Time // when the log last said that there is no room
 }
@@ -165,7 +167,7 @@ func (s *Set) ban(ctx context.Context, o *offence) {
 func (s *Set) evictEnded(ctx context.Context) {
 	s.mu.Lock()
 	now := s.now()
-	if s.kinds[Banned].Load() < s.maxPenalties() || now.Sub(s.penalties.searched).Abs() < time.Second {
+	if s.penalties.bans < s.maxPenalties() || now.Sub(s.penalties.searched).Abs() < time.Second {
 		s.mu.Unlock()
 		return
 	}
@@ -212,7 +214,7 @@ func (s *Set) nextBan(o *offence) (r Record, version int64, ok bool) {
 			r.Strikes = min(old.record.Strikes+1, maxStrikes)
 		}
 	}
-	full := old == nil && s.kinds[Banned].Load() >= s.maxPenalties()
+	full := old == nil && s.penalties.bans >= s.maxPenalties()
 	if err := r.Validate(); err != nil || full {
 		s.penalties.skipped.Add(1)
 		s.reportFull(now, full)
@@ -226,7 +228,7 @@ func (s *Set) nextBan(o *offence) (r Record, version int64, ok bool) {
 func (s *Set) reportFull(now time.Time, full bool) {
 	if q := &s.penalties; full && now.Sub(q.reported).Abs() >= time.Minute {
 		q.reported = now
-		s.log.Warn("keys are not banned by penalties: there are too many bans", "bans", s.kinds[Banned].Load(), "skipped", q.skipped.Load())
+		s.log.Warn("keys are not banned by penalties: there are too many bans", "bans", s.penalties.bans, "skipped", q.skipped.Load())
 	}
 }
 

@@ -71,12 +71,26 @@ func TestPenaltyCountsWithinItsWindow(t *testing.T) {
 
 func TestPenaltyLeavesRoomForOperators(t *testing.T) {
 	b := newSet(t)
-	b.kinds[Banned].Store(MaxOverrides / 2)
+	b.penalties.bans = MaxOverrides / 2
 	o := offence{rule: "r", key: "k=1", penalty: *harsh}
 	if b.ban(t.Context(), &o); patternOf(b, "k=1") != "" || b.Skipped() != 1 {
 		t.Error("a ban was added to as many as penalties may set")
 	}
 	mustPut(t, b, ban("k=1"))
+}
+
+func TestPenaltyDoesNotCountBansOfOperators(t *testing.T) {
+	b := newSet(t)
+	b.max = 4
+	for i := range 2 {
+		mustPut(t, b, ban(fmt.Sprint("k=operator", i)))
+	}
+	for i := range 3 {
+		b.ban(t.Context(), &offence{rule: "r", key: fmt.Sprint("k=", i), penalty: *harsh})
+	}
+	if patternOf(b, "k=0") == "" || patternOf(b, "k=1") == "" || patternOf(b, "k=2") != "" || b.Skipped() != 1 {
+		t.Errorf("%d of 3 skipped, want the last: half of 4 are left to penalties", b.Skipped())
+	}
 }
 
 // Bans that have ended do not keep others from being banned.

@@ -300,6 +300,9 @@ func (e *Entry) follow(old *Entry, now int64) {
 func (s *Set) count(e *Entry, n int64) {
 	if e != nil && !e.record.Deleted {
 		s.kinds[e.Kind].Add(n)
+		if e.record.Strikes > 0 {
+			s.penalties.bans += n
+		}
 	}
 }
 

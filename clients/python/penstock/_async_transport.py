@@ -51,7 +51,8 @@ class AsyncTransport:
         except BaseException:  # cancelled, too: what is left of the response must not answer another request
             writer.close()
             raise
-        if ended or headers.get("connection", "").lower() == "close" or len(self._idle) >= MAX_IDLE:
+        ended = ended or _has_unread(reader) or headers.get("connection", "").lower() == "close"
+        if ended or len(self._idle) >= MAX_IDLE:
             writer.close()
         else:
             self._idle.append((reader, writer))
@@ -60,11 +61,16 @@ class AsyncTransport:
     async def _connection(self) -> _Connection:
         while self._idle:
             reader, writer = self._idle.pop()
-            if not reader.at_eof() and not writer.is_closing():
+            if not reader.at_eof() and not _has_unread(reader) and not writer.is_closing():
                 return reader, writer
             writer.close()
         port = self._url.port or (443 if self._tls else 80)
         return await asyncio.open_connection(self._url.hostname, port, ssl=self._tls)
+
+
+def _has_unread(reader: asyncio.StreamReader) -> bool:
+    """Return whether the daemon has sent more than was asked for, which must not answer another request."""
+    return bool(getattr(reader, "_buffer", b""))  # asyncio has no public way to ask
 
 
 async def _read_head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str]]:

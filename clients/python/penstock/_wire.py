@@ -106,7 +106,9 @@ def _valid(name: str, value: object) -> bool:
         return isinstance(value, str)
     if name in ("retry_after", "reset_after") and value is None:
         return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and (name == "granted" or 0 <= value < float("inf"))
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return abs(value) <= 2**63 and (name == "granted" or value >= 0)  # so that it can be slept for
 
 
 def substitute(allowed: bool, error: UnavailableError, requests: int) -> Decision:

@@ -207,6 +207,7 @@ class ClientTest(unittest.TestCase):
             '{"allowed": false, "retry_after": "soon"}',
             '{"allowed": false, "retry_after": -5}',
             '{"allowed": false, "retry_after": 1e999}',
+            '{"allowed": false, "retry_after": 1' + "0" * 400 + "}",
             '{"allowed": true, "granted": true}',
             '{"allowed": true, "source": 7}',
             '{"allowed": 1}',
@@ -308,6 +309,13 @@ class AsyncClientTest(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(client.take(Request("k", "1/1m")), 0.05)
             self.assertFalse((await client.take(Request("k", "1/1m"))).allowed)
+
+    async def test_unread_bytes_do_not_answer_the_next(self) -> None:
+        allowed = b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"allowed": true}'
+        async with talking_server([allowed + allowed, DENIED]) as address:
+            async with penstock.AsyncClient(address, timeout=PATIENCE) as client:
+                self.assertTrue((await client.take(Request("k", "1/1m"))).allowed)
+                self.assertFalse((await client.take(Request("k", "1/1m"))).allowed)
 
     async def test_responses_of_proxies_are_read(self) -> None:
         chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -219,4 +220,34 @@ func (s *snippet) set(variable reflect.Value, e ast.Expr) bool {
 	}
 	variable.Set(reflect.ValueOf(constant.Val(value)).Convert(variable.Type()))
 	return true
+}
+
+// The Go of docs/frameworks.md needs modules that this one does not require. It is copied from
+// examples, which `make nested` compiles.
+func TestFrameworkSnippetsAreExamples(t *testing.T) {
+	const page = "docs/frameworks.md"
+	files, err := filepath.Glob("../../adapters/*/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, name := range append(files, "../../examples/frameworks/chi/main.go") {
+		src, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.WriteString(strings.ReplaceAll(string(src), "\n\t", "\n")) // as in a function
+	}
+	found := 0
+	for _, f := range Fences(page, readPage(t, page)) {
+		if f.Info != "go" {
+			continue
+		}
+		if found++; !strings.Contains(code.String(), f.Body) {
+			t.Errorf("%s:%d: no example has\n%s", page, f.Line, f.Body)
+		}
+	}
+	if found <= len(files) {
+		t.Errorf("%s has %d snippets, want one for each adapter and chi", page, found)
+	}
 }

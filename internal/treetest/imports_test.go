@@ -173,6 +173,15 @@ var rules = []rule{
 		keeps:   [2]string{"httplimit/protect.go", module + "/internal/charge"},
 	},
 	{
+		name:    "adapters use exported names only",
+		because: "they are modules of their own, and would break when what is internal changes",
+		in:      []string{"./adapters"},
+		except:  []string{"./adapters/internal"},
+		forbid:  []string{"./internal", "./adapters/internal", "./server"},
+		breaks:  [2]string{"adapters/gin/ginlimit.go", module + "/internal/charge"},
+		keeps:   [2]string{"adapters/gin/ginlimit.go", module + "/httplimit"},
+	},
+	{
 		name:    "nothing imports the command",
 		because: "it only wires the rest together",
 		in:      []string{"./..."},
@@ -287,7 +296,7 @@ var rules = []rule{
 		name:    "only tests import testing",
 		because: "it adds its flags and its code to every program that links it",
 		in:      []string{"./..."},
-		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "./examples/internal/demotest", "./bench"}, // test kits; benchmarks
+		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "./examples/internal/demotest", "./adapters/internal/adaptertest", "./bench"}, // test kits; benchmarks
 		forbid:  []string{"testing", "./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
@@ -296,7 +305,7 @@ var rules = []rule{
 		name:    "competitors stay in bench",
 		because: "they are measured, not depended on",
 		in:      []string{"./..."},
-		except:  []string{"./bench"},
+		except:  []string{"./bench", "./adapters/go-zero"}, // a framework that has a limiter too
 		forbid:  competitors,
 		tests:   true,
 		breaks:  [2]string{"limiter_test.go", "golang.org/x/time/rate"},

@@ -46,3 +46,16 @@ func TestIntegrationMariaDBConforms(t *testing.T) {
 	conform(t, db)
 	scenarios(t, db)
 }
+
+// Poolers that share connections need drivers that prepare nothing.
+func TestIntegrationPostgresDriverModes(t *testing.T) {
+	plain, server := openPostgres(t)
+	for _, mode := range []string{"exec", "simple_protocol", "cache_describe", "describe_exec"} {
+		db, err := sql.Open("pgx", server.DSN+"&default_query_exec_mode="+mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		t.Run(mode, func(t *testing.T) { testStoresShareLimits(t, database{db, plain.dialect}) })
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,6 +222,20 @@ func TestNewRejectsBadOptions(t *testing.T) {
 		}
 		if err := sqlstore.Migrate(t.Context(), db.DB, sqlstore.SQLite, table); err == nil {
 			t.Errorf("table %q was created", table)
+		}
+	}
+}
+
+// The page shows the statements that Migrate executes.
+func TestDocumentShowsTables(t *testing.T) {
+	page, err := os.ReadFile("../docs/sql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []sqlstore.Dialect{sqlstore.PostgreSQL, sqlstore.MySQL, sqlstore.SQLite} {
+		statement, err := sqlstore.CreateTable(d, "")
+		if err != nil || !strings.Contains(string(page), statement) {
+			t.Errorf("docs/sql.md lacks the table of %s, %v:\n%s", d, err, statement)
 		}
 	}
 }

@@ -129,11 +129,15 @@ const maxKeptKeyBytes = 64 << 10
 
 // release returns the evaluation to the pool, also if the store panicked.
 func (ev *evaluation) release() {
-	ev.queue.clear()
+	if len(ev.requests) > 0 { // the store panicked
+		ev.queue.clear()
+	}
 	clear(ev.limited)
-	clear(ev.templates)
-	clear(ev.admissions)
-	clear(ev.further)
+	if len(ev.templates)+len(ev.further) > 0 { // few requests have any
+		clear(ev.templates)
+		clear(ev.admissions)
+		clear(ev.further)
+	}
 	f := found{
 		limited: ev.limited[:0], keys: ev.keys[:0], unmatched: ev.unmatched[:0],
 		admissions: ev.admissions[:0], templates: ev.templates[:0], further: ev.further[:0],

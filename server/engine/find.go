@@ -218,10 +218,13 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 	f.limited = f.limited[:n+1]
 	l := &f.limited[n] // empty, as all beyond the length are; release empties it, also after an error
 	l.index, l.status, l.cost, l.key, l.denyInDebt = i, &f.result.Statuses[i], d.Cost, start, d.DenyInDebt
-	if d.Own == nil {
-		plain, err = f.matchRule(ctx, l, d)
-	} else {
+	if d.Own != nil {
 		err = f.useOwnLimit(l, d)
+	} else if l.rule, f.keys = f.domain.Match(d.Entries, f.keys); l.rule != nil && d.ReleaseOnly && l.rule.ID == "" {
+		l.rule = nil
+	} else if l.rule != nil {
+		l.end = len(f.keys)
+		plain, err = f.useRule(ctx, l, d)
 	}
 	if err != nil {
 		return false, err
@@ -238,16 +241,6 @@ func (f *found) match(ctx context.Context, i int) (plain bool, err error) {
 	l.end = len(f.keys)
 	f.hasFurther = f.hasFurther || l.rule.Also != nil
 	return plain, nil
-}
-
-func (f *found) matchRule(ctx context.Context, l *limitedDescriptor, d *Descriptor) (plain bool, err error) {
-	l.rule, f.keys = f.domain.Match(d.Entries, f.keys)
-	l.end = len(f.keys)
-	if l.rule == nil || d.ReleaseOnly && l.rule.ID == "" {
-		l.rule = nil
-		return true, nil
-	}
-	return f.useRule(ctx, l, d)
 }
 
 // useRule prepares a descriptor to be decided by its rule.

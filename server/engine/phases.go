@@ -275,8 +275,17 @@ func (q *queue) clear() {
 	q.queued, q.requests, q.decisions = q.queued[:0], q.requests[:0], q.decisions[:0]
 }
 
+// makeRoom makes room for the decisions.
+func (q *queue) makeRoom() {
+	q.decisions = slices.Grow(q.decisions, len(q.requests))[:len(q.requests)]
+}
+
 // ask adds what the store is asked about a descriptor.
 func (ev *evaluation) ask(d *limitedDescriptor) {
+	if d.way == (way{}) { // as most are
+		ev.add(d, d.cost)
+		return
+	}
 	if d.way.held {
 		ev.add(d, 0)
 		return
@@ -298,9 +307,8 @@ func (ev *evaluation) add(d *limitedDescriptor, cost int64) *penstock.Request {
 	n := len(ev.requests)
 	if n == cap(ev.requests) {
 		ev.requests = slices.Grow(ev.requests, 1)
-		ev.decisions = slices.Grow(ev.decisions, cap(ev.requests)-n)
 	}
-	ev.queued, ev.requests, ev.decisions = append(ev.queued, d), ev.requests[:n+1], ev.decisions[:n+1]
+	ev.queued, ev.requests = append(ev.queued, d), ev.requests[:n+1]
 	r := &ev.requests[n]
 	if cost == 0 && d.peeksAtHits() {
 		*r = *d.hits
@@ -320,9 +328,11 @@ func (ev *evaluation) add(d *limitedDescriptor, cost int64) *penstock.Request {
 // call has the store decide the queue, and records the decisions: also after an error, when
 // some may have been made, so that refundAll knows them. All or nothing, none has.
 func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
-	switch store := ev.engine.calls; {
-	case len(ev.requests) == 0:
+	if len(ev.requests) == 0 {
 		return nil
+	}
+	ev.makeRoom()
+	switch store := ev.engine.calls; {
 	case len(ev.requests) == 1:
 		ev.decisions[0], err = store.Take(ctx, ev.requests[0])
 	case all:

@@ -108,5 +108,6 @@ func (ev *evaluation) checkTogether() error {
 	if len(ev.requests) < 2 {
 		return nil
 	}
+	ev.makeRoom()
 	return penstock.ValidateBatch(ev.requests, ev.decisions, true)
 }

@@ -56,11 +56,16 @@ func (ev *evaluation) updateStats(err error) {
 	if ev.terms.Settle && (err == nil || errors.Is(err, penstock.ErrUnknownID)) {
 		return
 	}
+	o := &ev.engine.options
+	countHits, countKeys := o.CountHits && err == nil, o.TopKeys != nil && err == nil
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if err == nil && d.cost >= 0 && ev.engine.options.CountHits {
+		if countHits && d.cost >= 0 {
 			ev.addLookup(d)
 			ev.addHits(d)
+		}
+		if countKeys && d.cost > 0 && (d.denied || d.granted() > 0) {
+			ev.addKey(d)
 		}
 		granted, stats := d.granted(), d.state.stats.Stats
 		switch {
@@ -71,10 +76,8 @@ func (ev *evaluation) updateStats(err error) {
 		case d.cost <= 0:
 		case d.denied:
 			ev.addDenied(d)
-			ev.addKey(d)
 		case granted > 0:
 			stats.AddAllowed(granted)
-			ev.addKey(d)
 		}
 	}
 }
@@ -101,9 +104,6 @@ func (f *found) addDenied(d *limitedDescriptor) {
 // addKey counts the key of a descriptor that was decided.
 func (ev *evaluation) addKey(d *limitedDescriptor) {
 	keys := ev.engine.options.TopKeys
-	if keys == nil {
-		return
-	}
 	outcome := rulestats.OutcomeOf(d.denied, d.rule.Shadow || ev.engine.options.Shadow)
 	remaining := d.status.Decision.Remaining
 	if d.state.source == nil {

@@ -54,6 +54,11 @@ type Config struct {
 	Data             string
 	SnapshotInterval time.Duration
 
+	Record         string // directory; "": requests are not recorded
+	RecordMaxBytes int64
+	RecordSample   float64
+	RecordHash     []string
+
 	GRPC  ListenConfig
 	HTTP  ListenConfig
 	RESP  ListenConfig

@@ -31,9 +31,13 @@ func (s *Server) openStore(ctx context.Context) error {
 	if s.config.TopKeys > 0 {
 		s.topKeys = topkeys.New(&topkeys.Options{Counters: s.config.TopKeys})
 	}
+	record, err := s.openRecording()
+	if err != nil {
+		return err
+	}
 	s.engine = engine.New(store, &engine.Options{
-		TopKeys: s.topKeys,
-		Token:   s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
+		TopKeys: s.topKeys, OnDecided: record,
+		Token: s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.requestLimits(),
 		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.storePolicies.OnFailure,

@@ -158,8 +158,18 @@ func (e *Engine) DecideOn(ctx context.Context, domain string, terms Terms, ds []
 	defer ev.release()
 	if ev.domain == nil {
 		e.decideUnknownDomain(domain, ev)
-		return nil
+	} else if err := ev.runByRules(ctx); err != nil {
+		return err
 	}
+	if e.options.OnDecided != nil && !terms.Settle {
+		e.options.OnDecided(domain, ds, r.OverLimit)
+	}
+	return nil
+}
+
+// runByRules decides a request to a domain with rules.
+func (ev *evaluation) runByRules(ctx context.Context) error {
+	e, r := ev.engine, ev.result
 	over, err := ev.run(ctx)
 	if err != nil {
 		r.reset(0)

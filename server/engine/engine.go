@@ -96,6 +96,10 @@ type Options struct {
 	// must not keep its arguments. Optional.
 	OnUnmatched func(domain string, entries []rules.Entry)
 
+	// OnDecided is called after each request by the rules that takes or refunds units, unless it
+	// failed. It is called concurrently, must not block, and must not keep its arguments. Optional.
+	OnDecided func(domain string, ds []Descriptor, denied bool)
+
 	// TopKeys counts the keys of decisions. Default: they are not counted.
 	TopKeys *topkeys.Tracker
 

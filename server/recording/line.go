@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/penstock-io/penstock/rules"
@@ -39,20 +40,26 @@ const timeDigits = 19
 func (r *Record) appendLine(buf []byte) []byte {
 	buf = strconv.AppendInt(buf, r.Time, 10)
 	buf = append(append(append(buf, '\t'), outcomes[r.Denied]...), '\t')
-	buf = appendEscaped(buf, r.Domain)
+	buf = escape(append(buf, r.Domain...), len(buf))
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
 		buf = strconv.AppendInt(append(buf, '\t'), d.Cost, 10)
 		buf = append(buf, '\t')
-		buf = appendEscaped(buf, string(rules.AppendKey(nil, d.Entries)))
+		buf = escape(rules.AppendKey(buf, d.Entries), len(buf))
 	}
 	return append(buf, '\n')
 }
 
-func appendEscaped(buf []byte, text string) []byte {
+// escape writes control characters and percent signs of what begins at start as in a URL.
+func escape(buf []byte, start int) []byte {
 	const hex = "0123456789ABCDEF"
-	for i := range len(text) {
-		if c := text[i]; c < ' ' || c == '%' || c == 0x7f {
+	if !slices.ContainsFunc(buf[start:], isEscaped) { // as nearly all texts
+		return buf
+	}
+	text := slices.Clone(buf[start:])
+	buf = buf[:start]
+	for _, c := range text {
+		if isEscaped(c) {
 			buf = append(buf, '%', hex[c>>4], hex[c&15])
 		} else {
 			buf = append(buf, c)
@@ -60,6 +67,8 @@ func appendEscaped(buf []byte, text string) []byte {
 	}
 	return buf
 }
+
+func isEscaped(c byte) bool { return c < ' ' || c == '%' || c == 0x7f }
 
 // Time returns the time of a line, and whether it is one.
 func Time(line []byte) (int64, bool) {

@@ -96,7 +96,7 @@ func (s *apolloNamespace) get(ctx context.Context, c *client, id int64, into any
 
 // request signs a request, if there is a secret.
 func (s *apolloNamespace) request(c *client, target string) (request, error) {
-	r := request{method: http.MethodGet, target: target, header: http.Header{}}
+	r := request{target: target, header: http.Header{}}
 	secret, err := c.credentials()
 	if err != nil || secret == "" {
 		return r, err

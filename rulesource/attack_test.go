@@ -140,7 +140,14 @@ func TestKeptRulesAreChecked(t *testing.T) {
 	t.Parallel()
 	host := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(limitFile(1))) })
 	url, keep := "http://"+host+"/rules.yaml", filepath.Join(t.TempDir(), "kept")
-	load(t, openSource(t, url, "", keep))
+	source := openSource(t, url, "", keep)
+	load(t, source)
+	if _, err := os.Stat(keep); err == nil {
+		t.Error("rules are kept before they are used")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	source.Watch(ended, func(*rules.Set, error) error { return nil })
 	whole, err := os.ReadFile(keep)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package rulesource
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,15 +37,19 @@ type client struct {
 }
 
 func newClient(l *location, credentials func() (string, error)) *client {
-	if credentials == nil {
-		credentials = func() (string, error) { return "", nil }
+	trimmed := func() (string, error) {
+		if credentials == nil {
+			return "", nil
+		}
+		text, err := credentials()
+		return strings.TrimSpace(text), err // of the line in a file
 	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: l.tls, ForceAttemptHTTP2: true,
 		TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxIdleConns: 4, MaxResponseHeaderBytes: maxHeader,
 	}
-	return &client{http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}, servers: l.servers, credentials: credentials}
+	return &client{http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}, servers: l.servers, credentials: trimmed}
 }
 
 // checkRedirect refuses redirects that would send credentials to another host, or in plain text.
@@ -60,9 +66,9 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 // fail makes the next server the one in use.
 func (c *client) fail() { c.at, c.token = (c.at+1)%len(c.servers), "" }
 
-// A request is sent with a method and header fields; with hold it may take so much longer.
+// A request is one of HTTP; with hold it may take so much longer.
 type request struct {
-	method, target string // the target is a path with its query
+	method, target string // GET if there is no method; the target is a path with its query
 	body           string
 	header         http.Header
 	hold           time.Duration
@@ -75,15 +81,7 @@ func (e *statusError) Error() string { return fmt.Sprintf("status %d", e.status)
 
 func hasStatus(err error, statuses ...int) bool {
 	var s *statusError
-	if !errors.As(err, &s) {
-		return false
-	}
-	for _, status := range statuses {
-		if s.status == status {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &s) && slices.Contains(statuses, s.status)
 }
 
 // do returns the body and the header of an answer. Errors contain no URL: its query may be
@@ -147,15 +145,18 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// userPassword returns credentials of this form, or two empty texts if there are none.
-func (c *client) userPassword() (user, password string, err error) {
+// login gets a token, if there are credentials and no token yet.
+func (c *client) login(ctx context.Context, ask func(user, password string) request) error {
 	text, err := c.credentials()
-	if err != nil || text == "" {
-		return "", "", err
+	if err != nil || text == "" || c.token != "" {
+		return err
 	}
 	user, password, ok := strings.Cut(text, ":")
 	if !ok {
-		return "", "", errors.New("credentials: want user:password")
+		return errors.New("credentials: want user:password")
 	}
-	return user, password, nil
+	var answer struct{ Token, AccessToken string } // of etcd, of Nacos
+	err = c.json(ctx, ask(user, password), &answer)
+	c.token = cmp.Or(answer.Token, answer.AccessToken)
+	return err
 }

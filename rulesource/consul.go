@@ -40,7 +40,7 @@ func (s *consulKey) fetch(ctx context.Context, c *client, version string) ([]rul
 	if err != nil {
 		return nil, "", err
 	}
-	r := request{method: http.MethodGet, header: http.Header{}}
+	r := request{header: http.Header{}}
 	if token != "" {
 		r.header.Set("X-Consul-Token", token)
 	}

@@ -44,16 +44,10 @@ func (s *etcdKey) all() etcdRange {
 
 // fetch waits for an event after the revision of the last fetch, and reads the keys.
 func (s *etcdKey) fetch(ctx context.Context, c *client, version string) ([]rules.File, string, error) {
-	files, next, err := s.fetchAs(ctx, c, version)
-	if hasStatus(err, http.StatusUnauthorized) && c.token != "" { // the token has expired
-		c.token = ""
-		files, next, err = s.fetchAs(ctx, c, version)
-	}
-	return files, next, err
-}
-
-func (s *etcdKey) fetchAs(ctx context.Context, c *client, version string) ([]rules.File, string, error) {
-	if err := c.loginEtcd(ctx); err != nil {
+	err := c.login(ctx, func(user, password string) request {
+		return c.etcdRequest("/v3/auth/authenticate", map[string]string{"name": user, "password": password})
+	})
+	if err != nil {
 		return nil, "", err
 	}
 	if version != "" {
@@ -122,16 +116,4 @@ func (c *client) etcdRequest(target string, body any) request {
 		r.header.Set("Authorization", c.token)
 	}
 	return r
-}
-
-// loginEtcd gets a token, if there are credentials and no token yet.
-func (c *client) loginEtcd(ctx context.Context) error {
-	user, password, err := c.userPassword()
-	if err != nil || user == "" || c.token != "" {
-		return err
-	}
-	var answer struct{ Token string }
-	err = c.json(ctx, c.etcdRequest("/v3/auth/authenticate", map[string]string{"name": user, "password": password}), &answer)
-	c.token = answer.Token
-	return err
 }

@@ -31,7 +31,7 @@ func (s *httpServer) fetch(ctx context.Context, c *client, version string) ([]ru
 	if err := c.authorize(header); err != nil {
 		return nil, "", err
 	}
-	r := request{method: http.MethodGet, target: s.target, header: header}
+	r := request{target: s.target, header: header}
 	if version != "" {
 		header.Set("If-None-Match", version)
 		header.Set("Prefer", "wait="+strconv.Itoa(int(holdTime.Seconds())))

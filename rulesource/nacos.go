@@ -44,11 +44,7 @@ func (s *nacosConfig) pause(poll time.Duration) time.Duration {
 }
 
 func (s *nacosConfig) fetch(ctx context.Context, c *client, version string) ([]rules.File, string, error) {
-	text, err := s.fetchAs(ctx, c, version)
-	if hasStatus(err, http.StatusUnauthorized, http.StatusForbidden) && c.token != "" { // the token has expired
-		c.token = ""
-		text, err = s.fetchAs(ctx, c, version)
-	}
+	text, err := s.read(ctx, c, version)
 	if hasStatus(err, http.StatusNotFound) {
 		err = errNoKey
 	}
@@ -59,8 +55,9 @@ func (s *nacosConfig) fetch(ctx context.Context, c *client, version string) ([]r
 	return []rules.File{{Text: text}}, hex.EncodeToString(sum[:]), nil
 }
 
-func (s *nacosConfig) fetchAs(ctx context.Context, c *client, version string) ([]byte, error) {
-	if err := s.login(ctx, c); err != nil {
+// read waits for another version than the given one, and returns the text.
+func (s *nacosConfig) read(ctx context.Context, c *client, version string) ([]byte, error) {
+	if err := c.login(ctx, s.login); err != nil {
 		return nil, err
 	}
 	if s.v3 {
@@ -72,16 +69,15 @@ func (s *nacosConfig) fetchAs(ctx context.Context, c *client, version string) ([
 		}
 	}
 	query := url.Values{"dataId": {s.dataID}, "group": {s.group}, "tenant": {s.namespace}}
-	text, _, err := c.do(ctx, s.request(c, http.MethodGet, "/nacos/v1/cs/configs", query))
+	text, _, err := c.do(ctx, request{target: s.target(c, "/nacos/v1/cs/configs", query)})
 	return text, err
 }
 
 // listen waits until the content has another checksum than the version, or the server has waited for long enough.
 func (s *nacosConfig) listen(ctx context.Context, c *client, version string) error {
 	const field, end = "\x02", "\x01"
-	r := s.request(c, http.MethodPost, "/nacos/v1/cs/configs/listener", url.Values{})
-	r.body = url.Values{"Listening-Configs": {strings.Join([]string{s.dataID, s.group, version, s.namespace}, field) + end}}.Encode()
-	r.header.Set("Content-Type", "application/x-www-form-urlencoded")
+	asked := strings.Join([]string{s.dataID, s.group, version, s.namespace}, field) + end
+	r := form(s.target(c, "/nacos/v1/cs/configs/listener", url.Values{}), url.Values{"Listening-Configs": {asked}})
 	r.header.Set("Long-Pulling-Timeout", fmt.Sprint(holdTime.Milliseconds()))
 	r.hold = holdTime
 	_, _, err := c.do(ctx, r)
@@ -91,7 +87,7 @@ func (s *nacosConfig) listen(ctx context.Context, c *client, version string) err
 func (s *nacosConfig) getV3(ctx context.Context, c *client) ([]byte, error) {
 	var answer struct{ Data struct{ Content *string } }
 	query := url.Values{"dataId": {s.dataID}, "groupName": {s.group}, "namespaceId": {s.namespace}}
-	if err := c.json(ctx, s.request(c, http.MethodGet, "/nacos/v3/client/cs/config", query), &answer); err != nil {
+	if err := c.json(ctx, request{target: s.target(c, "/nacos/v3/client/cs/config", query)}, &answer); err != nil {
 		return nil, err
 	}
 	if answer.Data.Content == nil {
@@ -100,29 +96,24 @@ func (s *nacosConfig) getV3(ctx context.Context, c *client) ([]byte, error) {
 	return []byte(*answer.Data.Content), nil
 }
 
-func (s *nacosConfig) request(c *client, method, path string, query url.Values) request {
-	r := request{method: method, header: http.Header{}}
+// target returns a path with its query, and with the token if there is one.
+func (s *nacosConfig) target(c *client, path string, query url.Values) string {
 	if c.token != "" {
 		query.Set("accessToken", c.token)
 	}
-	r.target = path + "?" + query.Encode()
-	return r
+	return path + "?" + query.Encode()
 }
 
-// login gets a token, if there are credentials and no token yet.
-func (s *nacosConfig) login(ctx context.Context, c *client) error {
-	user, password, err := c.userPassword()
-	if err != nil || user == "" || c.token != "" {
-		return err
-	}
-	r := request{method: http.MethodPost, target: "/nacos/v1/auth/login", header: http.Header{}}
+func (s *nacosConfig) login(user, password string) request {
+	target := "/nacos/v1/auth/login"
 	if s.v3 {
-		r.target = "/nacos/v3/auth/user/login"
+		target = "/nacos/v3/auth/user/login"
 	}
-	r.body = url.Values{"username": {user}, "password": {password}}.Encode()
-	r.header.Set("Content-Type", "application/x-www-form-urlencoded")
-	var answer struct{ AccessToken string }
-	err = c.json(ctx, r, &answer)
-	c.token = answer.AccessToken
-	return err
+	return form(target, url.Values{"username": {user}, "password": {password}})
+}
+
+// form returns the request that a form makes.
+func form(target string, values url.Values) request {
+	header := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	return request{method: http.MethodPost, target: target, body: values.Encode(), header: header}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -47,6 +48,7 @@ type remote struct {
 	used     [sha256.Size]byte // content that was loaded last, good or bad
 	failures int               // of fetches, in a row
 	reported time.Time         // when use was called with a failure; zero if the last fetch succeeded
+	loaded   []rules.File      // by Load; nil once they are kept
 	started  error             // why Load returned kept rules
 
 	mu     sync.Mutex
@@ -99,6 +101,10 @@ func (r *remote) Load(ctx context.Context) (*rules.Set, error) {
 // fetch adds the name of the source to errors.
 func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, string, error) {
 	files, next, err := r.protocol.fetch(ctx, r.client, version)
+	if r.client.token != "" && hasStatus(err, http.StatusUnauthorized, http.StatusForbidden) { // it has expired
+		r.client.token = ""
+		files, next, err = r.protocol.fetch(ctx, r.client, version)
+	}
 	if err == nil && version == "" && len(files) == 0 {
 		err = errors.New("there are no rules")
 	}
@@ -113,7 +119,7 @@ func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, strin
 	return files, next, nil
 }
 
-// loadNew fetches rules and keeps them.
+// loadNew fetches rules.
 func (r *remote) loadNew(ctx context.Context) (*rules.Set, error) {
 	files, version, err := r.fetch(ctx, "")
 	if err != nil {
@@ -121,8 +127,7 @@ func (r *remote) loadNew(ctx context.Context) (*rules.Set, error) {
 	}
 	set, err := r.parse(files)
 	if err == nil {
-		r.version, r.used = version, contentOf(files)
-		r.keep(files)
+		r.version, r.used, r.loaded = version, contentOf(files), files
 	}
 	return set, err
 }
@@ -134,8 +139,12 @@ func (r *remote) parse(files []rules.File) (*rules.Set, error) {
 	return rules.Parse(files...)
 }
 
-// Watch implements [rules.Provider].
+// Watch implements [rules.Provider]. It is called when those of Load are in use, so it keeps them.
 func (r *remote) Watch(ctx context.Context, use rules.Use) {
+	if r.loaded != nil {
+		r.keep(r.loaded)
+		r.loaded = nil
+	}
 	if r.started != nil {
 		r.report(use, r.started)
 	}

@@ -13,6 +13,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -82,7 +83,7 @@ func Open(source string, o *Options) (rules.Provider, error) {
 		return nil, err
 	}
 	if len(l.query) > 0 && !l.isHTTP() {
-		return nil, fmt.Errorf("unknown parameter %.40q", firstKey(l.query))
+		return nil, fmt.Errorf("unknown parameter %.40q", slices.Sorted(maps.Keys(l.query))[0])
 	}
 	return newRemote(source, l, p, o), nil
 }
@@ -149,14 +150,6 @@ func (l *location) parts(want string) ([]string, error) {
 		return nil, fmt.Errorf("want %s://host/%s", l.scheme, want)
 	}
 	return parts, nil
-}
-
-func firstKey(query url.Values) string {
-	names := make([]string, 0, len(query))
-	for name := range query {
-		names = append(names, name)
-	}
-	return slices.Min(names)
 }
 
 // tlsConfig reads PEM files, each of which may be missing.

@@ -71,7 +71,7 @@ type LeaseOptions struct {
 type Lease struct {
 	batchFunc
 	next     Store
-	nodes    int64
+	nodes    atomic.Int64
 	maxAge   int64
 	only     func(Limit) bool
 	clock    monotime.Clock
@@ -105,15 +105,19 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 	}
 	l := &Lease{
 		next:   next,
-		nodes:  int64(orDefault(o.Nodes, 1)),
 		maxAge: int64(orDefault(o.MaxAge, defaultLeaseAge)),
 		only:   o.Only,
 		clock:  monotime.New(o.Now),
 		sets:   setassoc.New[leaseEntrySet](orDefault(o.MaxKeys, defaultLeaseKeys)),
 	}
+	l.SetNodes(o.Nodes)
 	l.batchFunc = l.decide
 	return l
 }
+
+// SetNodes changes [LeaseOptions.Nodes], for processes that become more or fewer. Units that are held already are
+// spent or refunded within MaxAge.
+func (l *Lease) SetNodes(n int) { l.nodes.Store(int64(orDefault(n, 1))) }
 
 // A leaseRequest is the state of one request in a [Lease].
 type leaseRequest struct {
@@ -142,7 +146,7 @@ func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
 	if err != nil || r.validateShape() != nil || l.closed.Load() {
 		return lr, false
 	}
-	maxHeld := cl.capacity / (10 * l.nodes)
+	maxHeld := cl.capacity / (10 * l.nodes.Load())
 	if maxHeld < 2 || l.only != nil && !l.only(r.Limit) {
 		return lr, false
 	}

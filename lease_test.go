@@ -113,6 +113,21 @@ func TestLeaseBusyKeyCostsFewCalls(t *testing.T) {
 	})
 }
 
+// After SetNodes, a process holds its part of a tenth of the burst: here less than two units, so nothing.
+func TestLeaseSetNodesBoundsWhatIsHeld(t *testing.T) {
+	withLease(t, "10000/1s burst=1500", 1, func(l *leaseFixture) {
+		lim := l.limiter(0)
+		if _, leased := l.request(lim, "key", 1000, 5000); leased == 0 {
+			l.Error("alone: nothing was leased")
+		}
+		l.nodes[0].SetNodes(100)
+		time.Sleep(2 * leaseAge)
+		if _, leased := l.request(lim, "key", 1000, 5000); leased != 0 {
+			l.Errorf("one of 100 nodes: %d were leased, want none", leased)
+		}
+	})
+}
+
 // Eight nodes request far more units than there are, and get nearly all of them with
 // few calls.
 func TestLeaseSaturatedKeyCostsFewCalls(t *testing.T) {

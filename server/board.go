@@ -32,7 +32,7 @@ redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -1 - ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return {}`)
+return {redis.call('ZCOUNT', KEYS[1], now - ARGV[4], '+inf')}`)
 
 	// Names that are too long are none of ours.
 	daemonList = redisstore.NewScript("daemon list", `
@@ -62,12 +62,17 @@ return {}`)
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // Put implements [observe.Board].
-func (b redisBoard) Put(ctx context.Context, daemon string, summary []byte) error {
-	_, err := b.redis.Eval(ctx, putSummary, boardSummary+daemon, string(summary), milliseconds(observe.SummaryExpiry))
-	if err == nil {
-		_, err = b.redis.Eval(ctx, listDaemon, boardList, daemon, milliseconds(observe.ForgetMissing), strconv.Itoa(observe.MaxDaemons))
+func (b redisBoard) Put(ctx context.Context, daemon string, summary []byte) (daemons int, err error) {
+	_, err = b.redis.Eval(ctx, putSummary, boardSummary+daemon, string(summary), milliseconds(observe.SummaryExpiry))
+	if err != nil {
+		return 0, err
 	}
-	return err
+	reply, err := b.redis.Eval(ctx, listDaemon, boardList, daemon,
+		milliseconds(observe.ForgetMissing), strconv.Itoa(observe.MaxDaemons), milliseconds(observe.SummaryExpiry))
+	if err != nil || len(reply) != 1 {
+		return 0, err
+	}
+	return strconv.Atoi(reply[0])
 }
 
 // Remove implements [observe.Board].

@@ -196,11 +196,11 @@ func TestBoardIgnoresHostileSummaries(t *testing.T) {
 	}
 	a, b, board := f.member("a"), f.member("b"), f.open()
 	for i, summary := range hostile {
-		if err := board.Put(f.Context(), fmt.Sprint("evil", i), summary); err != nil {
+		if _, err := board.Put(f.Context(), fmt.Sprint("evil", i), summary); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := board.Put(f.Context(), strings.Repeat("long", 100), []byte("x")); err != nil {
+	if _, err := board.Put(f.Context(), strings.Repeat("long", 100), []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	b.take(4, "k")
@@ -225,7 +225,7 @@ func TestBoardIsBounded(t *testing.T) {
 	f := onRedis(t)
 	board := f.open()
 	for i := range observe.MaxDaemons + 20 {
-		if err := board.Put(f.Context(), fmt.Sprint("d", i), []byte("x")); err != nil {
+		if _, err := board.Put(f.Context(), fmt.Sprint("d", i), []byte("x")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,5 +279,62 @@ func TestBoardScriptsPassCheckOfProxies(t *testing.T) {
 		if refusal := redisproxy.CheckScript(s.Text, 60); refusal != "" {
 			t.Errorf("%s: %s", s.Name, refusal)
 		}
+	}
+}
+
+// Every daemon learns how many there are, and grants its part of a limit while Redis is down.
+func TestShareFollowsTheFleet(t *testing.T) {
+	t.Parallel()
+	f := onRedis(t)
+	board := f.open()
+	for i, want := range []int{1, 2, 3, 3} {
+		if n, err := board.Put(f.Context(), fmt.Sprint("d", i%3), []byte("x")); err != nil || n != want {
+			t.Fatalf("after %d summaries: got %d daemons, %v, want %d", i+1, n, err, want)
+		}
+	}
+	if err := board.Remove(f.Context(), "d0"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := board.Put(f.Context(), "d1", []byte("x")); err != nil || n != 2 {
+		t.Errorf("after one has left: got %d daemons, %v, want 2", n, err)
+	}
+
+	s := &Server{config: &Config{Nodes: 2}, log: slog.New(slog.DiscardHandler), lease: penstock.WithLease(penstock.NewMemory(nil), nil)}
+	for _, c := range []struct {
+		daemons int
+		want    float64
+	}{{1, 0.5}, {2, 0.5}, {5, 0.2}, {4, 0.25}, {0, 0.5}} {
+		s.setDaemons(c.daemons)
+		if _, share := s.onStoreFailure(penstock.Per(100, time.Minute)); share != c.want {
+			t.Errorf("%d daemons, at least 2: got a share of %v, want %v", c.daemons, share, c.want)
+		}
+	}
+}
+
+// A daemon that starts beside others has their number from its first summary on.
+func TestServersCountEachOther(t *testing.T) {
+	t.Parallel()
+	f := onRedis(t)
+	for i := range 3 {
+		c, err := LoadConfig(map[string]string{
+			"store": f.url, "name": fmt.Sprint("d", i), "http": "127.0.0.1:0", "grpc": "", "resp": "", "admin": "", "redis-timeout": "30s",
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(t.Context(), c, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		redistest.WaitFor(t, "the daemon counts all", func() bool { return s.nodes() == i+1 })
 	}
 }

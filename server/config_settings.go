@@ -96,7 +96,7 @@ var Settings = slices.Concat(
 		Setting{Name: "record-hash", Kind: "names", Help: "keys of entries whose values are hashed in recordings, such as user,remote_address; * hashes all", set: to(parseNames, func(c *Config) *[]string { return &c.RecordHash })},
 	),
 	group("Redis outages and load",
-		Setting{Name: "nodes", Kind: "number", Default: "1", Help: "number of servers that share Redis; while it is unavailable, each grants 1/nodes of a limit", set: to(parseCount, func(c *Config) *int { return &c.Nodes })},
+		Setting{Name: "nodes", Kind: "number", Default: "1", Help: "least number of servers that share the store; while it is unavailable, each grants its part of a limit", set: to(parseCount, func(c *Config) *int { return &c.Nodes })},
 		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis is unavailable: local, allow or deny; default of on_store_failure in rules", Values: failureNames, set: to(oneOf(failureNames), func(c *Config) *string { return &c.OnStoreFailure })},
 		Setting{Name: "deny-cache", Default: "true", Help: "cache denials; default of deny_cache in rules", set: to(parseFlag, func(c *Config) *bool { return &c.DenyCache })},
 		Setting{Name: "deny-cache-age", Kind: "duration", Default: "1s", Help: "maximum time for which a denial is cached; a refund or reset on another server is noticed after this long", set: to(parsePositive, func(c *Config) *time.Duration { return &c.DenyCacheAge })},

@@ -17,7 +17,7 @@ func (s *Server) newObserver() *observe.Observer {
 		Listeners: s.listenerStates, LatencyBounds: decisionBuckets, Log: s.log,
 	}
 	if s.board != nil {
-		o.Board = s.board
+		o.Board, o.OnDaemons = s.board, s.setDaemons
 	}
 	return observe.New(s.engine, o)
 }

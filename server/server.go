@@ -43,6 +43,8 @@ type Server struct {
 
 	overrides     *overrides.Set
 	storePolicies engine.StorePolicies
+	lease         *penstock.Lease // nil on memory
+	daemons       atomic.Int64    // that share Redis, as far as they see each other
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store
 	board         observe.Board                 // nil if the store shares no summaries

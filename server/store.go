@@ -40,7 +40,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		Token: s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.requestLimits(),
-		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.storePolicies.OnFailure,
+		CompatEnvoy:   s.config.Compat == "envoy", OnFailure: s.onStoreFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(),
 		CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode, StopIncrement: s.config.role().StopIncrement,
@@ -158,13 +158,14 @@ func (s *Server) wrapStore(ctx context.Context, remote monitoredStore, name stri
 	local := penstock.NewMemory(c.memoryOptions())
 	fallback := penstock.WithFallback(newTimedStore(remote, s.monitor.label, s.metrics), local, &penstock.FallbackOptions{
 		Timeout:   c.storeTimeout(),
-		OnFailure: s.storePolicies.OnFailure,
+		OnFailure: s.onStoreFailure,
 		OnChange:  s.monitor.onChange,
 	})
 	s.monitor.start(ctx, fallback)
 	s.background = append(s.background, s.monitor.run)
 
 	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.storePolicies.Leased})
+	s.lease = lease
 	s.closers = append(s.closers, func(ctx context.Context) error {
 		if err := lease.Close(ctx); err != nil {
 			s.log.Warn("leased units were not returned, they refill over time", "err", err)
@@ -175,11 +176,11 @@ func (s *Server) wrapStore(ctx context.Context, remote monitoredStore, name stri
 	return countSources(denyCache, s.metrics)
 }
 
-// defaultStorePolicy returns the policy of limits without settings in a rule.
+// defaultStorePolicy returns the policy of limits without settings in a rule. Its share follows the number
+// of daemons.
 func (c *Config) defaultStorePolicy() engine.StorePolicy {
 	return engine.StorePolicy{
 		OnFailure: engine.FailureModes[c.OnStoreFailure],
-		Share:     1 / float64(c.Nodes),
 		Lease:     c.Lease,
 		DenyCache: c.DenyCache,
 	}

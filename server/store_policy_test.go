@@ -17,7 +17,7 @@ func TestStorePoliciesFollowRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := engine.StorePolicies{Defaults: c.defaultStorePolicy()}
-	byDefault := engine.StorePolicy{OnFailure: penstock.FailClosed, Share: 0.25, Lease: true, DenyCache: true}
+	byDefault := engine.StorePolicy{OnFailure: penstock.FailClosed, Lease: true, DenyCache: true}
 	named := func(name string) penstock.Limit { return penstock.Per(5, time.Hour).WithName(name) }
 	if l := named("shop/open"); p.ForLimit(&l) != byDefault {
 		t.Errorf("without rules: %+v", p.ForLimit(&l))
@@ -40,14 +40,14 @@ descriptors:
 		"shop/free":  byDefault,
 		"shop/gone":  byDefault,
 		"":           byDefault,
-		"shop/open":  {OnFailure: penstock.FailOpen, Share: 0.25, DenyCache: true},
+		"shop/open":  {OnFailure: penstock.FailOpen, DenyCache: true},
 
 		// The limit of an override of one key.
-		overrides.LimitName("shop/open", "600/1m"): {OnFailure: penstock.FailOpen, Share: 0.25, DenyCache: true},
+		overrides.LimitName("shop/open", "600/1m"): {OnFailure: penstock.FailOpen, DenyCache: true},
 		overrides.LimitName("shop/gone", "600/1m"): byDefault,
 
 		"shop/half": {OnFailure: penstock.FailLocal, Share: 0.5, Lease: true},
-		"shop/here": {OnFailure: penstock.FailLocal, Share: 0.25, Lease: true, DenyCache: true},
+		"shop/here": {OnFailure: penstock.FailLocal, Lease: true, DenyCache: true},
 	} {
 		l := named(name)
 		if got := p.ForLimit(&l); got != want {

@@ -12,8 +12,8 @@ import (
 
 // A Board is where daemons leave their summaries for each other. No daemon calls another.
 type Board interface {
-	// Put replaces the summary of a daemon.
-	Put(ctx context.Context, daemon string, summary []byte) error
+	// Put replaces the summary of a daemon, and returns how many daemons have one.
+	Put(ctx context.Context, daemon string, summary []byte) (daemons int, err error)
 
 	// Remove removes a daemon that ends.
 	Remove(ctx context.Context, daemon string) error
@@ -112,7 +112,10 @@ func (o *Observer) PublishOnce(ctx context.Context) {
 	defer cancel()
 	summary, err := o.encodeSummary()
 	if err == nil {
-		err = o.options.Board.Put(ctx, o.options.Name, summary)
+		var daemons int
+		if daemons, err = o.options.Board.Put(ctx, o.options.Name, summary); err == nil && o.options.OnDaemons != nil {
+			o.options.OnDaemons(daemons)
+		}
 	}
 	switch {
 	case ctx.Err() == context.Canceled:

@@ -34,6 +34,10 @@ type Options struct {
 	// leaves this one's. Default: the daemon is alone.
 	Board Board
 
+	// OnDaemons is called with how many daemons there are, after each summary that was left.
+	// Optional.
+	OnDaemons func(n int)
+
 	// Log receives failures of the board. Default: discarded.
 	Log *slog.Logger
 

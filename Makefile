@@ -149,7 +149,7 @@ soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty
 
 .PHONY: bench
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
-	cd bench && for part in memory redis daemon engine http resilience overload; do go run ./$$part || exit 1; done
+	cd bench && for part in memory redis daemon engine replay http resilience overload; do go run ./$$part || exit 1; done
 
 .PHONY: plots
 plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first

@@ -156,6 +156,9 @@ func (s *splitter) quoted() []byte {
 // isEscaped reports whether what follows the text is escaped: an odd number of backslashes end it.
 func isEscaped(before []byte) bool {
 	n := len(before)
+	if n == 0 || before[n-1] != '\\' { // as nearly always
+		return false
+	}
 	return (n-len(bytes.TrimRight(before, `\`)))%2 == 1
 }
 

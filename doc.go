@@ -23,8 +23,8 @@
 // A remote store, such as that of package redisstore, can be slow or unavailable.
 // Wrappers are stores around it. [WithFallback] decides by a second store while
 // the first is unavailable, [WithLease] takes units of busy keys in advance, and
-// [WithDenyCache] answers from cached denials. To use several, nest them in this
-// order:
+// [WithDenyCache] answers from cached denials. [WithObserver] tells a program of each
+// decision, for its metrics. To use several, nest them in this order:
 //
 //	store := penstock.WithDenyCache(penstock.WithLease(penstock.WithFallback(redis, nil, nil), nil), nil)
 //

@@ -9,7 +9,14 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/storetest"
 )
+
+func TestWithObserverConformance(t *testing.T) {
+	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
+		return penstock.WithObserver(penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond}), func(penstock.Observation) {})
+	})
+}
 
 func TestWithObserverSeesEachDecision(t *testing.T) {
 	var seen []string

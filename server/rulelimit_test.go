@@ -4,15 +4,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/rulelimit"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/overrides/redishash"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -219,4 +224,54 @@ func TestLibraryDecidesAsGRPC(t *testing.T) {
 			}
 		}
 	}
+}
+
+// On one Redis a program and a daemon share what keys have used, and who is banned.
+func TestLibrarySharesRedisWithDaemon(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, []byte("domain: shop\ndescriptors: [{key: user, limit: 5/1h burst=5}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, map[string]string{"rules": path, "store": "redis://" + redis.Addr, "redis-prefix": t.Name(), "redis-timeout": "10s"})
+	store, err := redisstore.Open(t.Context(), "redis://"+redis.Addr, &redisstore.Options{Prefix: t.Name(), Timeout: testTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	shared, err := overrides.Open(&overrides.Options{Shared: redishash.New(store, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = shared.Close() }()
+	lim, err := rulelimit.Open(t.Context(), path, store, &rulelimit.Options{Overrides: shared})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lim.Close() }()
+	allow := func(user string) rulelimit.Answer {
+		a, err := lim.Allow(t.Context(), "shop", rulelimit.Entries("user", user))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if status, body := post(t, d.addr("http"), spendUser); status != 200 {
+		t.Fatalf("got %d %s", status, body)
+	}
+	if a := allow("42"); a.Allowed {
+		t.Errorf("after the daemon took all units: got %+v, want a denial", a)
+	}
+	ban, err := http.NewRequest(http.MethodPut, "http://"+d.addr("admin")+"/v1/overrides",
+		strings.NewReader(`{"rule":"shop/user","key":"user=7","limit":"ban","for":"1h","reason":"abuse"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ban.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(ban)
+	if err != nil || answer.StatusCode >= 300 {
+		t.Fatalf("ban: got %v, %v", answer, err)
+	}
+	_ = answer.Body.Close()
+	d.await("the ban in the program", func() bool { return !allow("7").Allowed })
 }

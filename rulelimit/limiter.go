@@ -32,6 +32,7 @@ import (
 	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/storepolicy"
 )
 
 // Options configure a [Limiter].
@@ -61,7 +62,7 @@ type Options struct {
 	// Policies get the settings of rules that wrappers of the store honour: on_store_failure,
 	// share, lease and deny_cache. Pass its methods to the wrappers. Default: these
 	// settings have no effect.
-	Policies *engine.StorePolicies
+	Policies *storepolicy.Policies
 
 	// Overrides are the overrides of keys, such as those that daemons share. The
 	// limiter runs them, and does not close them. Default: those that are set while the
@@ -85,7 +86,7 @@ type Limiter struct {
 	onLoad  func(*rules.Set, error)
 	observe func(Observation)
 
-	policies *engine.StorePolicies
+	policies *storepolicy.Policies
 
 	stop    context.CancelFunc
 	running sync.WaitGroup

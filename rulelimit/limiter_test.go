@@ -16,8 +16,8 @@ import (
 	"github.com/penstock-io/penstock/rulelimit"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/rulesource"
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/storepolicy"
 )
 
 //go:embed testdata/shop.yaml
@@ -186,7 +186,7 @@ func TestLimiterFollowsRulesAboutTheStore(t *testing.T) {
 	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
-	policies := &engine.StorePolicies{}
+	policies := &storepolicy.Policies{}
 	store := penstock.WithFallback(down, penstock.NewMemory(nil), &penstock.FallbackOptions{OnFailure: policies.OnFailure})
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	write(t, path, `domain: shop

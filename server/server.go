@@ -21,6 +21,7 @@ import (
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/storepolicy"
 )
 
 // A Server serves the gRPC, HTTP, RESP and admin APIs from one store and one set of rules.
@@ -42,9 +43,9 @@ type Server struct {
 	historyFailing bool
 
 	overrides     *overrides.Set
-	storePolicies engine.StorePolicies
-	lease         *penstock.Lease // nil on memory
-	daemons       atomic.Int64    // that share Redis, as far as they see each other
+	storePolicies storepolicy.Policies
+	lease         *penstock.Lease               // nil on memory
+	daemons       atomic.Int64                  // that share Redis, as far as they see each other
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store
 	board         observe.Board                 // nil if the store shares no summaries
@@ -65,7 +66,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: engine.StorePolicies{Defaults: c.defaultStorePolicy()}}
+	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storepolicy.Policies{Defaults: c.defaultStorePolicy()}}
 	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStatistics} {
 		if err := step(ctx); err != nil {
 			s.closeAll()

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/requestlimits"
+	"github.com/penstock-io/penstock/server/storepolicy"
 )
 
 // openStore opens the store, and the engine on top of it.
@@ -178,9 +179,9 @@ func (s *Server) wrapStore(ctx context.Context, remote monitoredStore, name stri
 
 // defaultStorePolicy returns the policy of limits without settings in a rule. Its share follows the number
 // of daemons.
-func (c *Config) defaultStorePolicy() engine.StorePolicy {
-	return engine.StorePolicy{
-		OnFailure: engine.FailureModes[c.OnStoreFailure],
+func (c *Config) defaultStorePolicy() storepolicy.Policy {
+	return storepolicy.Policy{
+		OnFailure: storepolicy.FailureModes[c.OnStoreFailure],
 		Lease:     c.Lease,
 		DenyCache: c.DenyCache,
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/storepolicy"
 )
 
 // A rule overrides the settings that it has; the server's defaults apply to the rest.
@@ -16,8 +16,8 @@ func TestStorePoliciesFollowRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := engine.StorePolicies{Defaults: c.defaultStorePolicy()}
-	byDefault := engine.StorePolicy{OnFailure: penstock.FailClosed, Lease: true, DenyCache: true}
+	p := storepolicy.Policies{Defaults: c.defaultStorePolicy()}
+	byDefault := storepolicy.Policy{OnFailure: penstock.FailClosed, Lease: true, DenyCache: true}
 	named := func(name string) penstock.Limit { return penstock.Per(5, time.Hour).WithName(name) }
 	if l := named("shop/open"); p.ForLimit(&l) != byDefault {
 		t.Errorf("without rules: %+v", p.ForLimit(&l))
@@ -35,7 +35,7 @@ descriptors:
 		t.Fatal(err)
 	}
 	p.Set(set.Rules())
-	for name, want := range map[string]engine.StorePolicy{
+	for name, want := range map[string]storepolicy.Policy{
 		"shop/plain": byDefault,
 		"shop/free":  byDefault,
 		"shop/gone":  byDefault,

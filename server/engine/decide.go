@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -326,10 +327,5 @@ func (e *Engine) decideUnmatched(counter *atomic.Uint64, r *Result) {
 
 // takes reports whether a descriptor asks for units.
 func takes(ds []Descriptor) bool {
-	for i := range ds {
-		if ds[i].Cost > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ds, func(d Descriptor) bool { return d.Cost > 0 })
 }

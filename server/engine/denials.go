@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -78,12 +79,7 @@ func (s *denials) TakeAll(ctx context.Context, rs []penstock.Request, ds []penst
 }
 
 func allAllowed(ds []penstock.Decision) bool {
-	for i := range ds {
-		if !ds[i].Allowed {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
 }
 
 // remembersDenials reports whether denials of the request are remembered.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 
@@ -37,14 +38,13 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 	if s == nil {
 		return nil
 	}
+	if old == nil {
+		old = &ruleTable{}
+	}
 	kept := old.stats()
 	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), unmatched: unmatchedCounters(s, old), engine: e}
 	for _, r := range s.Rules() {
-		stats := kept[r.Name]
-		if stats == nil {
-			stats = &rulestats.Stats{}
-		}
-		state := t.newState(r)
+		stats, state := cmp.Or(kept[r.Name], &rulestats.Stats{}), t.newState(r)
 		state.stats = &RuleStats{Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.HasPermits(), Stats: stats}
 		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &sync.Map{}
 		t.states[r.Index] = *state
@@ -91,16 +91,12 @@ func (t *ruleTable) isCompat(r *rules.Rule) bool {
 	return t.engine.options.CompatEnvoy || d != nil && d.CompatEnvoy
 }
 
-// stats returns the statistics by the names of their rules. The table may be nil.
+// stats returns the statistics by the names of their rules.
 func (t *ruleTable) stats() map[string]*rulestats.Stats {
 	all := map[string]*rulestats.Stats{}
-	if t == nil {
-		return all
-	}
 	for i := range t.states {
-		if s := t.states[i].stats; s != nil {
-			all[s.Rule] = s.Stats
-		}
+		s := t.states[i].stats
+		all[s.Rule] = s.Stats
 	}
 	return all
 }
@@ -109,10 +105,7 @@ func (t *ruleTable) stats() map[string]*rulestats.Stats {
 func unmatchedCounters(s *rules.Set, old *ruleTable) map[string]*atomic.Uint64 {
 	counters := map[string]*atomic.Uint64{}
 	for _, d := range s.Domains() {
-		counters[d.Name] = &atomic.Uint64{}
-		if old != nil && old.unmatched[d.Name] != nil {
-			counters[d.Name] = old.unmatched[d.Name]
-		}
+		counters[d.Name] = cmp.Or(old.unmatched[d.Name], &atomic.Uint64{})
 	}
 	return counters
 }

@@ -28,7 +28,12 @@ func (f *found) setID() error {
 	case f.terms.Settle && !f.hasSettle:
 		return fmt.Errorf("rule %s: %w: it needs settle: true", first, ErrNoSettle)
 	}
-	longest := longestHold(f.limited)
+	// By all limits: quota rules are taken before the rules that deny. Would they remember the ID longer,
+	// then a repetition that is denied would refund what the first request was granted.
+	longest := time.Duration(0)
+	for i := range f.limited {
+		longest = max(longest, remembered(&f.limited[i]))
+	}
 	for i := range f.limited {
 		d := &f.limited[i]
 		switch {
@@ -44,16 +49,6 @@ func (f *found) setID() error {
 		}
 	}
 	return nil
-}
-
-// longestHold returns how long the ID is remembered, by all limits: quota rules are taken before
-// the rules that deny. Would they remember it longer, then a repetition that is denied would
-// refund what the first request was granted.
-func longestHold(limited []limitedDescriptor) (hold time.Duration) {
-	for i := range limited {
-		hold = max(hold, remembered(&limited[i]))
-	}
-	return hold
 }
 
 // remembered returns how long the limit of a descriptor remembers an ID by itself.

@@ -1,4 +1,5 @@
-package engine
+// Package storepolicy is what rules say about the wrappers of the store: the fallback, the lease and the deny cache.
+package storepolicy
 
 import (
 	"sync/atomic"
@@ -8,8 +9,8 @@ import (
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
-// A StorePolicy is how the wrappers of the store treat a limit.
-type StorePolicy struct {
+// A Policy is how the wrappers of the store treat a limit.
+type Policy struct {
 	OnFailure penstock.FailureMode
 	Share     float64 // of the limit, while the store is unavailable; 0: that of the fallback
 	Lease     bool
@@ -23,18 +24,18 @@ var FailureModes = map[string]penstock.FailureMode{
 	rules.FailDeny.String():  penstock.FailClosed,
 }
 
-// StorePolicies hold the policies of the current rules by the names of their limits, and the
+// Policies hold the policies of the current rules by the names of their limits, and the
 // default. Their methods are the callbacks of a fallback, a lease and a deny cache around the
 // store. They are replaced together, just before the rules: a request in flight at that moment may
 // be decided by the old rules and the new policies.
-type StorePolicies struct {
-	Defaults StorePolicy // of limits without such settings in a rule
-	byName   atomic.Pointer[map[string]StorePolicy]
+type Policies struct {
+	Defaults Policy // of limits without such settings in a rule
+	byName   atomic.Pointer[map[string]Policy]
 }
 
 // Set replaces the policies by those of the rules.
-func (p *StorePolicies) Set(all []*rules.Rule) {
-	named := make(map[string]StorePolicy, len(all))
+func (p *Policies) Set(all []*rules.Rule) {
+	named := make(map[string]Policy, len(all))
 	for _, r := range all {
 		if !r.Unlimited {
 			own := p.Defaults.with(r)
@@ -46,7 +47,7 @@ func (p *StorePolicies) Set(all []*rules.Rule) {
 
 // with returns the policy with the settings of a rule. A share only has a meaning for
 // local decisions, so a rule with a share decides locally.
-func (p StorePolicy) with(r *rules.Rule) StorePolicy {
+func (p Policy) with(r *rules.Rule) Policy {
 	if mode, ok := FailureModes[r.OnStoreFailure.String()]; ok {
 		p.OnFailure = mode
 	}
@@ -67,7 +68,7 @@ func (p StorePolicy) with(r *rules.Rule) StorePolicy {
 
 // ForLimit returns the policy of a limit. A limit that a request brought has the
 // default, even if it has the name of a rule.
-func (p *StorePolicies) ForLimit(l *penstock.Limit) StorePolicy {
+func (p *Policies) ForLimit(l *penstock.Limit) Policy {
 	if named := p.byName.Load(); named != nil && l.Name != "" && !l.Untrusted {
 		if own, ok := (*named)[l.Name]; ok {
 			return own
@@ -82,13 +83,13 @@ func (p *StorePolicies) ForLimit(l *penstock.Limit) StorePolicy {
 }
 
 // OnFailure is that of [penstock.FallbackOptions].
-func (p *StorePolicies) OnFailure(l penstock.Limit) (penstock.FailureMode, float64) {
+func (p *Policies) OnFailure(l penstock.Limit) (penstock.FailureMode, float64) {
 	own := p.ForLimit(&l)
 	return own.OnFailure, own.Share
 }
 
 // Leased is the Only of [penstock.LeaseOptions].
-func (p *StorePolicies) Leased(l penstock.Limit) bool { return p.ForLimit(&l).Lease }
+func (p *Policies) Leased(l penstock.Limit) bool { return p.ForLimit(&l).Lease }
 
 // DenyCached is the Only of [penstock.DenyCacheOptions].
-func (p *StorePolicies) DenyCached(l penstock.Limit) bool { return p.ForLimit(&l).DenyCache }
+func (p *Policies) DenyCached(l penstock.Limit) bool { return p.ForLimit(&l).DenyCache }

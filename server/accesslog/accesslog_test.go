@@ -186,17 +186,38 @@ func TestReaderOfEmptyLog(t *testing.T) {
 	}
 }
 
-func FuzzReader(f *testing.F) {
-	for _, c := range lines {
-		f.Add(c.line + "\n" + c.line[:len(c.line)/2])
+// parseAll has every format parse a line.
+func parseAll(t *testing.T, text []byte) {
+	t.Helper()
+	detectFormat(text)
+	w, err := newWanted(&Options{Entries: append(wantEntries, Entry{"tenant", "field:labels.tenant"}, Entry{"net", "address:address"})})
+	if err != nil {
+		t.Fatal(err)
 	}
-	f.Add("1767225600123456789\tallowed\tshop\t1\tuser=42\n")
-	f.Fuzz(func(t *testing.T, log string) {
-		got := read(t, &Options{Entries: wantEntries}, log)
-		if int64(len(got.requests)) != got.Lines-got.Bad {
-			t.Errorf("%d requests of %d lines, %d of them bad", len(got.requests), got.Lines, got.Bad)
+	for i := range formats {
+		s := &source{options: &Options{}, wants: w}
+		s.setFormat(&formats[i])
+		l := line{others: make([][]byte, 1)}
+		if s.parse(text, &l) && len(AppendValues(nil, w.append(nil, &l))) != len(w.entries) {
+			t.Errorf("%s: %q: values are missing", s.Format, text)
 		}
-	})
+	}
+}
+
+func TestFormatsSurviveLinesThatAreCut(t *testing.T) {
+	for _, c := range lines {
+		for i := range c.line {
+			parseAll(t, []byte(c.line[:i]))
+			parseAll(t, []byte(c.line[i:]))
+		}
+	}
+}
+
+func FuzzFormats(f *testing.F) {
+	for _, c := range lines {
+		f.Add([]byte(c.line))
+	}
+	f.Fuzz(parseAll)
 }
 
 func lineAt(second int) string {

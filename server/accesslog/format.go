@@ -199,7 +199,7 @@ func parseALB(_ *source, text []byte, l *line) (ok bool) {
 func haproxyDate(text []byte) int {
 	for from := 0; ; {
 		i := bytes.Index(text[from:], []byte(" ["))
-		if i < 0 || from+i+26 > len(text) {
+		if i < 0 || from+i+27 > len(text) {
 			return -1
 		}
 		if from += i + 2; text[from+20] == '.' && text[from+24] == ']' {

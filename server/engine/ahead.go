@@ -112,9 +112,7 @@ func (e *Engine) TakeAhead(ctx context.Context, ts []Target, units []int64, ds [
 	err := penstock.TakeEach(ctx, e.calls, rs, ds)
 	if err != nil {
 		for i := range ts {
-			if ts[i].state != nil {
-				ts[i].state.stats.Errors.Add(1)
-			}
+			ts[i].state.stats.Errors.Add(1)
 		}
 	}
 	return err
@@ -156,11 +154,10 @@ func (t *Target) CountShadowed(denied uint64) {
 
 // ReportUnmatched tells the options' OnUnmatched of a target that no rule matches.
 func (t *Target) ReportUnmatched(domain string, entries []rules.Entry) {
-	switch {
-	case t.unmatched == nil:
-	case t.unmatched == &t.engine.unknownDomain:
-		t.engine.options.OnUnmatched(domain, nil)
-	default:
+	if t.unmatched == &t.engine.unknownDomain {
+		entries = nil
+	}
+	if t.unmatched != nil {
 		t.engine.options.OnUnmatched(domain, entries)
 	}
 }

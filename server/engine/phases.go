@@ -73,8 +73,6 @@ type phaseSet uint16
 
 func (s phaseSet) has(p phase) bool { return s&(1<<p) != 0 }
 
-func (s phaseSet) first() phase { return phase(bits.TrailingZeros16(uint16(s))) }
-
 // A way is how the store is asked about a descriptor.
 type way struct {
 	peekFirst bool // it is denied by what a peek says, and charged nevertheless
@@ -89,7 +87,7 @@ type way struct {
 // as far as the store can be reached, except under an ID.
 func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
 	for rest := ev.phases &^ (1 << phaseLast); rest != 0 && err == nil && !ev.over; rest &= rest - 1 {
-		p := rest.first()
+		p := phase(bits.TrailingZeros16(uint16(rest)))
 		err = ev.runPhase(ctx, p)
 		ev.over = err == nil && phases[p].stops != nil && phases[p].stops(ev)
 		if p == phaseOwn && err == nil && !ev.over { // other descriptors of the key do not see hits of a quota that denied

@@ -44,8 +44,7 @@ func (e *Engine) BannedCounters() (all []BannedCounter) {
 		return nil
 	}
 	for i := range t.states {
-		s := t.states[i].stats
-		all = append(all, BannedCounter{s.Rule, s.Banned.Load()})
+		all = append(all, BannedCounter{t.states[i].stats.Rule, t.states[i].stats.Banned.Load()})
 	}
 	return all
 }

@@ -30,11 +30,12 @@ REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 
 # The arithmetic and the data structures: their properties are worth trying more often
 # than the race detector allows. CI does so for all packages (make unit), the simulation included.
-PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/...))
+# So are those of sqlstore: what is concurrent there is in rowstore, and SQLite is ten times slower under the race detector.
+PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/... ./sqlstore))
 
 # Nothing in these is concurrent, so that the race detector has nothing to find.
 SEQUENTIAL := address algorithm doctest fixedseed hashtable monotime setassoc siphash slab spelling testreport treetest
-RACY        = $(filter-out $(addprefix %/internal/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
+RACY        = $(filter-out %/sqlstore $(addprefix %/internal/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
 
 # These start first, because nothing else is left to run beside the last one.
 SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./internal/simulation ./rules
@@ -53,7 +54,7 @@ run: build ## Start the daemon and print commands to try; ARGS="--http :9090" ad
 test: setup format-check ## Run the tests of the main module, race detector on: six to seven minutes, longer the first time
 	@mkdir -p .bin && rm -f $(SUMMARY)
 	@$(RACE_TEST) $(MAIN_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
-	@$(GO_TEST) $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"
+	@$(GO_TEST) $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic, data structures and SQLite, full-length properties"
 	@echo; echo "make test:"; cat $(SUMMARY)
 
 .PHONY: build
@@ -149,7 +150,8 @@ soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty
 
 .PHONY: bench
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
-	cd bench && for part in memory redis daemon engine replay http resilience overload; do go run ./$$part || exit 1; done
+	@$(MAKE) --no-print-directory programs PROGRAMS="$(DATABASES)"
+	cd bench && for part in memory redis sql daemon engine replay http resilience overload; do go run ./$$part || exit 1; done
 
 .PHONY: plots
 plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first
@@ -198,7 +200,8 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus etcd:etcd-server mariadbd:mariadb-server pg_ctlcluster:postgresql
+DATABASES            := mariadbd:mariadb-server pg_ctlcluster:postgresql
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus etcd:etcd-server $(DATABASES)
 
 .PHONY: setup
 setup: ## Install what make test needs and this machine lacks

@@ -92,11 +92,12 @@ var postgres = dialect{
 	value bytea NOT NULL,
 	until bigint NOT NULL
 ) WITH (fillfactor = 70)`,
-	// Timeouts end a transaction whose process has stopped, so that its rows are free again. Reading a large table in full
-	// is never right here, but a plan made while it was small would do so.
+	// Timeouts end a transaction whose process has stopped, so that its rows are free again. The plans are made once: for a
+	// single row, planning anew takes longer than the rest. They must suit a table that grows from nothing.
 	begin: func(e *engine) []string {
 		return []string{fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = %[1]d; "+
-			"SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL enable_seqscan = off", e.timeout.Milliseconds())}
+			"SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan",
+			e.timeout.Milliseconds())}
 	},
 	prepare: func(e *engine) string {
 		return fmt.Sprintf(`PREPARE "penstock write %[1]s" (text, bytea[], bigint[]) AS

@@ -40,7 +40,10 @@ func StartPostgres(t testing.TB, settings ...string) *Server {
 	bin := postgresPrograms(t)
 	data := filepath.Join(s.dir, "data")
 	s.run(t, filepath.Join(bin, "initdb"), "-D", data, "-U", "penstock", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	words := []string{"-D", data, "-k", s.dir, "-h", "127.0.0.1", "-p", port}
+	words := []string{
+		"-D", data, "-k", s.dir, "-h", "127.0.0.1", "-p", port,
+		"-c", "dynamic_shared_memory_type=mmap", // files in the directory: a killed server leaves no others behind
+	}
 	for _, setting := range settings {
 		words = append(words, "-c", setting)
 	}
@@ -106,7 +109,7 @@ func newServer(t testing.TB) (s *Server, port string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		s.Kill()
+		s.stop()
 		release()
 		_ = os.RemoveAll(s.dir)
 	})
@@ -203,6 +206,20 @@ func ended(c chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// stop ends the server at once, but lets it release what it shares with others.
+func (s *Server) stop() {
+	if s.running == nil {
+		return
+	}
+	_ = s.running.Process.Signal(syscall.SIGQUIT)
+	select {
+	case <-s.exited:
+		s.running = nil
+	case <-time.After(10 * time.Second):
+		s.Kill()
 	}
 }
 

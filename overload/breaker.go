@@ -27,6 +27,17 @@ type BreakerOptions struct {
 	// closed. It begins with a tenth of them. Default: two seconds.
 	Ramp time.Duration
 
+	// ErrorRatio, ErrorCount and SlowRatio are thresholds in place of the breaker's own
+	// rule: it opens when, of the calls that ended within Window, of which there are at
+	// least MinRequests, this fraction or number has failed, or this fraction took
+	// longer than Slow. With a SlowRatio, slow calls do not count as failed. Every
+	// call is counted under a lock then. Default: none of them; ten seconds and ten calls.
+	ErrorRatio  float64
+	ErrorCount  int
+	SlowRatio   float64
+	Window      time.Duration
+	MinRequests int
+
 	// IsFailure reports whether the error of a call means that the service
 	// fails. [Breaker.Do] uses it; a call without an error never fails, and a
 	// call whose caller canceled it counts as neither. Default: every error.
@@ -57,7 +68,7 @@ const (
 // the first failure, more than n/2 + 1.5·√n have failed, which is three standard
 // deviations above one half. So nine failures in a row open it, or 17 of 20, or
 // 65 of 100, and a service that fails three calls in ten never does. Calls beyond
-// about the last hundred are forgotten.
+// about the last hundred are forgotten. The options can have other thresholds.
 //
 // While it is open, calls are denied with an [OpenError], but for one probe at a
 // time. When a probe succeeds, the breaker admits a growing share of the calls. If
@@ -70,6 +81,8 @@ type Breaker struct {
 	rules     breaker.Options
 	state     breaker.Breaker // opens and closes; see package internal/breaker
 	pending   breaker.Pending // the calls in flight
+	tally     *tally          // nil without thresholds
+	late      Outcome         // of a call that succeeds too late
 	watch     *breakerWatch   // nil without OnChange
 }
 
@@ -88,6 +101,10 @@ func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options) {
 	b.slow = int64(slow)
 	b.pending.Init(slow)
 	b.state.Options = rules
+	b.tally, b.late = newTally(o), Failure
+	if b.tally != nil && o.SlowRatio > 0 {
+		b.late = tooSlow
+	}
 	if o.OnChange != nil {
 		b.watch = &breakerWatch{key: key, onChange: o.OnChange}
 	}
@@ -160,7 +177,7 @@ func (b *Breaker) allow(now int64) (c Call, retryAfter time.Duration) {
 func (b *Breaker) allowUnhealthy(now int64) (c Call, retryAfter time.Duration) {
 	defer b.noticeChange()
 	t, ok := b.state.Admit(now)
-	if overdue := b.pending.Sweep(t.Generation, now); overdue > 0 && b.state.FailAll(t, now, overdue) {
+	if overdue := b.pending.Sweep(t.Generation, now); overdue > 0 && b.failOverdue(t, now, overdue) {
 		ok = false
 	}
 	if !ok {
@@ -184,14 +201,12 @@ func (c Call) Done(o Outcome) {
 		return
 	}
 	now := b.clock.Now()
-	if o == Success && now-c.sent >= b.slow {
-		o = Failure
-	}
+	o = b.afterTime(o, c.sent, now)
 	if c.isProbe() {
 		c.endProbe(o, now)
 		return
 	}
-	if b.pending.Remove(c.mark) && (o == Failure || b.state.IsCounting()) { // or else it has been counted as overdue
+	if b.pending.Remove(c.mark) && b.mustReport(o) { // or else it has been counted as overdue
 		c.report(o, now)
 	}
 }
@@ -210,12 +225,16 @@ func (c Call) endProbe(o Outcome, now int64) {
 
 func (c Call) report(o Outcome, now int64) {
 	t := breaker.Ticket{Generation: c.generation}
-	switch o {
-	case Failure:
-		c.breaker.state.Fail(t, now)
-		c.breaker.noticeChange()
-	case Success:
-		c.breaker.state.Succeed(t, now)
+	switch b := c.breaker; {
+	case o == Canceled:
+	case b.tally != nil:
+		b.record(t, now, countsOf(o, 1))
+		b.noticeChange()
+	case o == Failure:
+		b.state.Fail(t, now)
+		b.noticeChange()
+	default:
+		b.state.Succeed(t, now)
 	}
 }
 

@@ -68,7 +68,7 @@ func (s *StreamCall) Answered() {
 		return
 	}
 	next := streamAnswered
-	if s.report(Success) == Failure {
+	if s.report(Success) != Success {
 		next = streamFailed
 	}
 	s.phase = next
@@ -86,7 +86,7 @@ func (s *StreamCall) Done(o Outcome) {
 		s.report(o)
 	case s.phase == streamAnswered && o == Failure:
 		b := s.call.breaker
-		b.state.FailAnswered(breaker.Ticket{Generation: s.call.generation}, b.clock.Now())
+		b.failAnswered(breaker.Ticket{Generation: s.call.generation}, b.clock.Now())
 		defer b.noticeChange()
 	}
 	s.phase = streamDone
@@ -97,15 +97,15 @@ func (s *StreamCall) Done(o Outcome) {
 func (s *StreamCall) report(o Outcome) Outcome {
 	c, b := s.call, s.call.breaker
 	now, awaited := b.clock.Now(), s.phase == streamAwaited
-	if o == Success && awaited && now-c.sent >= b.slow {
-		o = Failure
+	if awaited {
+		o = b.afterTime(o, c.sent, now)
 	}
 	switch {
 	case c.isProbe():
 		c.endProbe(o, now)
 	case awaited && !b.pending.Remove(c.mark):
 		return Failure // it has been counted as overdue
-	case o == Failure || b.state.IsCounting():
+	case b.mustReport(o):
 		c.report(o, now)
 	}
 	return o

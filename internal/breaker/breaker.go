@@ -230,6 +230,22 @@ func (b *Breaker) fail(t Ticket, now int64, n int) (opened bool) {
 	return true
 }
 
+// Open opens the breaker for callers that count by themselves, and reports whether it did: not for a call of an
+// earlier generation.
+func (b *Breaker) Open(t Ticket, now int64) (opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.isCurrent(t) {
+		return false
+	}
+	b.open(t, now)
+	return true
+}
+
+// IsCurrent reports whether the result of a call still says something: it was sent in the current generation, and the
+// breaker is closed.
+func (b *Breaker) IsCurrent(t Ticket) bool { return b.isCurrent(t) }
+
 func (b *Breaker) open(t Ticket, now int64) {
 	b.increaseWait()
 	b.isProbing = false

@@ -115,9 +115,27 @@ func newSimRun(seed uint64, o GateOptions, server func(*simulation) simserver.Se
 	s := newSimulation(seed)
 	o.Now = func() time.Time { return time.Unix(0, s.now) }
 	r := &simRun{simulation: s, gate: NewGate(&o), server: server(s), load: load}
+	if s, ok := r.server.(*simserver.Processor); ok {
+		r.gate.delay = processorDelay(s)
+	}
 	r.After(0, r.arrive)
 	r.After(0, r.watch)
 	return r
+}
+
+// processorDelay measures the waits of a simulated processor.
+func processorDelay(p *simserver.Processor) *delayMeter {
+	var waits []int64
+	p.Waited = func(wait int64) { waits = append(waits, wait) }
+	return &delayMeter{procs: func() int { return 1 }, median: func() (int64, bool) {
+		if len(waits) < minDelays {
+			return 0, false
+		}
+		slices.Sort(waits)
+		median := waits[len(waits)/2]
+		waits = waits[:0]
+		return median, true
+	}}
 }
 
 func (r *simRun) watch() {
@@ -141,8 +159,11 @@ func (r *simRun) arrive() {
 }
 
 func (r *simRun) enter(c *simCall) {
-	if r.gate.tryEnter() {
-		r.serve(c, r.now)
+	if d := r.gate.delay; d != nil && r.now >= d.dueAt.Load() {
+		r.gate.checkDelay(r.now)
+	}
+	if others, ok := r.gate.tryEnter(); ok {
+		r.serve(c, r.now, others)
 		return
 	}
 	w, wait := r.gate.ask(r.now, c.p)
@@ -151,7 +172,7 @@ func (r *simRun) enter(c *simCall) {
 	case wait == 0:
 		r.calls = append(r.calls, simResult{r.now, -1, c.p})
 	case w == nil:
-		r.serve(c, r.now)
+		r.serve(c, r.now, limitOf(r.gate.word.Load())-1)
 	default:
 		c.w = w
 		r.waiting[c.p.rank()] = append(r.waiting[c.p.rank()], c)
@@ -170,14 +191,14 @@ func (r *simRun) giveUp(c *simCall) {
 	r.calls = append(r.calls, simResult{r.now, -1, c.p})
 }
 
-func (r *simRun) serve(c *simCall, start int64) {
+func (r *simRun) serve(c *simCall, start int64, others int) {
 	work := r.load.work(r.random, r.now)
 	if work >= never {
 		return // it holds its place at the gate, and no worker
 	}
 	r.server.Serve(work, func() {
 		r.calls = append(r.calls, simResult{r.now, r.now - c.arrived, c.p})
-		r.gate.leave(start, Success, r.now)
+		r.gate.leave(start, others, Success, r.now)
 		r.admit()
 	})
 }
@@ -188,7 +209,7 @@ func (r *simRun) admit() {
 		for len(r.waiting[rank]) > 0 && r.waiting[rank][0].w.granted != 0 {
 			c := r.waiting[rank][0]
 			r.waiting[rank] = r.waiting[rank][1:]
-			r.serve(c, c.w.granted)
+			r.serve(c, c.w.granted, c.w.others)
 		}
 	}
 }

@@ -34,6 +34,7 @@ type simulation struct {
 	from, until time.Duration
 	good        time.Duration // how soon a response is of use
 	runs        int           // of which the result is the mean; small servers vary by chance
+	gates       int           // before the server; 0 is one
 	cpuIdle     bool
 	critical    bool // whether only critical calls are of interest
 }
@@ -48,7 +49,10 @@ func (b *bench) run(l library, s simulation) (mean summary) {
 func (b *bench) each(l library, s simulation, do func(*world)) {
 	for seed := range s.runs {
 		b.simulate(func() {
-			w := &world{limiter: l.make(), load: s.load, cpuIdle: s.cpuIdle}
+			w := &world{clients: clients{patience: s.good}, load: s.load, cpuIdle: s.cpuIdle}
+			for range max(s.gates, 1) {
+				w.limiters = append(w.limiters, l.make())
+			}
 			w.run(s.server, s.until, seed+1)
 			do(w)
 		})

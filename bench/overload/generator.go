@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
@@ -65,29 +64,6 @@ func (g *generator) get() (status int, err error) {
 	return resp.StatusCode, err
 }
 
-// capacityOf is what a server without limiter serves to a few clients, each of which waits for
-// its answer. They are enough to keep all workers busy.
-func capacityOf(c serverConfig, length time.Duration) float64 {
-	c.Limiter = noLimiter
-	s := startServer(c)
-	defer s.stop()
-	g := newGenerator(s.url, nil)
-	var served atomic.Int64
-	begin := time.Now()
-	took, _ := harness.Concurrently(max(4, 2*c.Workers), func(int) error {
-		for time.Since(begin) < length || served.Load() == 0 && time.Since(begin) < time.Minute {
-			if status, err := g.get(); err == nil && status == http.StatusNoContent {
-				served.Add(1)
-			}
-		}
-		return nil
-	})
-	if served.Load() == 0 {
-		harness.Failf("server serves nothing")
-	}
-	return float64(served.Load()) / took.Seconds()
-}
-
 // serverLibraries are those that come closest to the gate in the simulations, and none.
 var serverLibraries = slices.DeleteFunc(slices.Clone(libraries), func(l library) bool {
 	return !slices.Contains([]string{ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter}, l.name)
@@ -98,42 +74,31 @@ type serverCase struct {
 	title, kind string
 	config      serverConfig
 	offers      []float64
-	load        func(b *bench, c serverConfig, times float64) serverResult
 }
 
 var (
 	waiting = serverConfig{Workers: 10, Mean: 50 * time.Millisecond}
-	busy    = serverConfig{Mean: 10 * time.Millisecond}
-
-	// Real servers are processes of their own, whose workers wait, or whose requests keep one processor
-	// busy.
-	waitingServers = serverCase{
-		"A real HTTP server: 10 workers that wait for 50 ms in the mean", "real server, waiting", waiting, []float64{0.8, 2, 5}, (*bench).loadServer,
-	}
-	busyServers = serverCase{
-		"A real HTTP server: requests of 10 ms on one processor", "real server, processor busy", busy, []float64{2}, (*bench).loadServer,
-	}
 
 	// Virtual servers are in virtual time, over connections in memory. Their workers are exact and neither
 	// they nor the clients wait for a processor, so the figures do not depend on the machine.
 	virtualServers = serverCase{
-		"An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean", "HTTP server in virtual time", waiting, []float64{0.8, 2, 5}, (*bench).loadVirtual,
+		"An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean", "HTTP server in virtual time", waiting, []float64{0.8, 2, 5},
 	}
 )
 
 // servers returns the case of servers. A quick run has one load.
 func (b *bench) servers(c serverCase) func() {
 	return func() {
-		title := c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)"
+		title := c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused"
 		b.grid(title, harness.Scale(b.Run, c.offers, []float64{2}), serverLibraries, func(l library, times float64) string {
 			config := c.config
 			config.Limiter = l.name
-			s := c.load(b, config, times)
+			s := b.loadVirtual(config, times)
 			share, p99 := s.good/s.capacity, float64(s.p99)/float64(p99OfIdle(s.mean))
 			if l.name == ours {
 				b.findServer(c.kind, times, s.summary, share, p99)
 			}
-			return fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10))
+			return fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*s.refused)
 		})
 	}
 }
@@ -153,7 +118,6 @@ type serverResult struct {
 	summary
 	capacity float64
 	mean     time.Duration // of the time that a request takes at an idle server
-	lateness time.Duration // of the generator
 }
 
 // loadVirtual returns the mean of some runs of a server and its clients in bubbles.
@@ -174,44 +138,5 @@ func (b *bench) loadVirtual(c serverConfig, times float64) serverResult {
 			r.add(g.summary(p.from, p.until, 10*c.Mean, false), runs)
 		})
 	}
-	return r
-}
-
-// On a machine with other work, a run is repeated while that disturbs it, and the run that was
-// disturbed least is reported.
-const (
-	maxLateness = 5 * time.Millisecond
-	maxAttempts = 2
-)
-
-func (b *bench) loadServer(c serverConfig, times float64) (best serverResult) {
-	for attempt := range maxAttempts {
-		if r := b.loadOnce(c, times, attempt); attempt == 0 || r.lateness < best.lateness {
-			best = r
-		}
-		if best.lateness <= maxLateness || b.Quick {
-			break
-		}
-	}
-	return best
-}
-
-// loadOnce starts a server, and returns what it serves of a load, beside what it can serve before
-// and after that: sleeps take longer than they should, and the machine has other work. The load
-// is measured from ten seconds after it began, as in the simulations.
-func (b *bench) loadOnce(c serverConfig, times float64, seed int) (r serverResult) {
-	p := harness.Scale(b.Run, phases{2 * time.Second, 12 * time.Second, 27 * time.Second}, phases{0, time.Second / 2, time.Second})
-	warm := harness.Scale(b.Run, 4*time.Second, time.Second/5)
-	before := capacityOf(c, warm)
-	server := startServer(c)
-	g := newGenerator(server.url, nil)
-	g.run(overloaded(before, times, p.begin), p.until, seed)
-	server.stop() // or else it would work on what clients have given up
-	r.capacity = (before + capacityOf(c, warm)) / 2
-	r.mean = c.Mean
-	if c.Workers == 0 { // what a processor is to a process that shares it with others
-		r.mean = time.Duration(1e9 / r.capacity)
-	}
-	r.summary, r.lateness = g.summary(p.from, p.until, 10*r.mean, false), g.lateness()
 	return r
 }

@@ -74,7 +74,8 @@ var fixedGates = []library{
 	{"fixed limit of 3", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 3}) }},
 }
 
-func newGate() *limiter { return newGateOf(nil) }
+// newGate returns a gate without the waits of this machine's goroutines, of which virtual time knows nothing.
+func newGate() *limiter { return newGateOf(&overload.GateOptions{Now: time.Now}) }
 
 func newGateOf(o *overload.GateOptions) *limiter {
 	g := overload.NewGate(o)

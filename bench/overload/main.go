@@ -27,9 +27,13 @@ import (
 // A bench is one run.
 type bench struct {
 	*harness.Run
-	t       *testing.T
-	csv     string
-	bubbles int // each of which begins later than the one before
+	t        *testing.T
+	csv      string
+	realCSV  string
+	only     string
+	realTurn time.Duration
+	seeds    int
+	bubbles  int // each of which begins later than the one before
 }
 
 // main runs as a test, because only tests have bubbles. What the testing package prints is
@@ -56,14 +60,20 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	silenceLogs()
 	b := &bench{Run: harness.New("overload", stdout, stderr), t: t}
 	b.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
+	b.Flags.StringVar(&b.realCSV, "real-csv", "", "write goodput of real servers by offered load to this `file`, for bench/plots")
+	b.Flags.DurationVar(&b.realTurn, "real-turn", 5*time.Second, "how long a real server has each load")
+	b.Flags.StringVar(&b.only, "only", "", "only scenarios whose names contain this `text`")
+	b.Flags.IntVar(&b.seeds, "seeds", 4, "how many runs a scenario is the mean of")
 	b.Rivals = modules
 	b.Settings = func() string { return "Envoy's gradient after its documentation" }
 	return b.Main(args, []harness.Case{
 		{Name: "cost", Run: b.cost},
-		{Name: "server", Run: b.servers(waitingServers)},
-		{Name: "busy server", Run: b.servers(busyServers)},
+		{Name: "real", Run: b.realServers},
 		{Name: "virtual server", Run: b.servers(virtualServers)},
 		{Name: "one processor", Run: b.processor},
+		{Name: "scenarios 1", Run: func() { b.scenarios(1) }},
+		{Name: "scenarios 2", Run: func() { b.scenarios(2) }},
+		{Name: "scenarios 4", Run: func() { b.scenarios(4) }},
 		{Name: "2 workers", Run: func() { b.capacity(2) }},
 		{Name: "10 workers", Run: func() { b.capacity(10) }},
 		{Name: "100 workers", Run: func() { b.capacity(100) }},

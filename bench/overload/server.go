@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +26,8 @@ import (
 // waits for a time, or keeps the processor busy for as long.
 type serverConfig struct {
 	Limiter string
-	Workers int           // 0 if requests keep the processor busy
+	Workers int           // 0 if requests keep the processors busy
+	Procs   int           // how many processors it has; 0 for all
 	Mean    time.Duration // of an exponential distribution
 }
 
@@ -123,12 +125,11 @@ type serverProcess struct {
 	url   string
 }
 
-// startServer starts this program again as a server. A server whose requests keep the processor
-// busy has one, so that the clients have the other.
+// startServer starts this program again as a server.
 func startServer(c serverConfig) *serverProcess {
 	cmd := harness.Child(string(harness.Must(json.Marshal(c))))
-	if c.Workers == 0 {
-		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	if c.Procs > 0 {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS="+strconv.Itoa(c.Procs))
 	}
 	stdin, stdout := harness.Must(cmd.StdinPipe()), harness.Must(cmd.StdoutPipe())
 	harness.Check(cmd.Start())

@@ -58,14 +58,17 @@ type load struct {
 	// them occupy a worker.
 	hangAt        time.Duration
 	hang, working int64
+
+	retries int // of a call that was refused, at once
 }
 
 // Clients send calls at a rate that does not depend on the answers.
 type clients struct {
-	begin time.Time
-	calls sync.WaitGroup
-	mu    sync.Mutex
-	log   []outcome
+	begin    time.Time
+	patience time.Duration // after how long they give up; 0 is the usual
+	calls    sync.WaitGroup
+	mu       sync.Mutex
+	log      []outcome
 }
 
 type outcome struct {
@@ -93,7 +96,7 @@ func (c *clients) send(rate simserver.Rate, r *rand.Rand, length time.Duration, 
 
 // record notes the end of a call. An answer after the client has given up is none.
 func (c *clients) record(latency time.Duration, critical bool) {
-	if latency > patience {
+	if latency > max(c.patience, patience) {
 		latency = gaveUp
 	}
 	c.mu.Lock()
@@ -106,13 +109,13 @@ func newRandom(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 
 // A world is clients, a limiter and a server, in a bubble.
 type world struct {
 	clients
-	limiter *limiter
-	server  simserver.Server
-	load    load
-	cpuIdle bool // the workers wait for something else
-	ended   chan struct{}
-	hung    atomic.Int64
-	working sync.Mutex // is held while the server changes
+	limiters []*limiter // calls take turns
+	server   simserver.Server
+	load     load
+	cpuIdle  bool // the workers wait for something else
+	ended    chan struct{}
+	hung     atomic.Int64
+	working  sync.Mutex // is held while the server changes
 }
 
 // Now and After implement [simserver.Timeline].
@@ -135,15 +138,16 @@ func (w *world) run(newServer newServer, length time.Duration, seed int) {
 	w.send(w.load.rate, r, length, func(due time.Duration) {
 		critical := w.load.critical != nil && w.load.critical(r)
 		work, arrived := w.load.work(r, int64(due)), time.Now()
-		if !waits && !w.limiter.blocks {
-			w.enter(work, critical, arrived, w.calls.Go)
+		limiter := w.limiters[r.IntN(len(w.limiters))]
+		if !waits && !limiter.blocks {
+			w.enter(limiter, work, critical, arrived, w.calls.Go)
 			return
 		}
 		w.calls.Go(func() {
 			if waits {
 				w.await(processor.Accept)
 			}
-			w.enter(work, critical, arrived, func(serve func()) { serve() })
+			w.enter(limiter, work, critical, arrived, func(serve func()) { serve() })
 		})
 	})
 	close(w.ended)
@@ -167,18 +171,21 @@ func (w *world) tellCPU() {
 			return
 		case <-time.After(250 * time.Millisecond):
 		}
-		if w.limiter.cpu != nil && !w.cpuIdle {
+		if tell := w.limiters[0].cpu; tell != nil && !w.cpuIdle {
 			w.working.Lock()
 			busy := w.server.Busy()
 			w.working.Unlock()
-			w.limiter.cpu(tick, busy)
+			tell(tick, busy)
 		}
 	}
 }
 
-// enter asks the limiter. A call that is admitted is served as run says.
-func (w *world) enter(work int64, critical bool, arrived time.Time, run func(serve func())) {
-	leave, ok := w.limiter.enter(critical)
+// enter asks the limiter, again if clients retry. A call that is admitted is served as run says.
+func (w *world) enter(limiter *limiter, work int64, critical bool, arrived time.Time, run func(serve func())) {
+	leave, ok := limiter.enter(critical)
+	for retry := 0; !ok && retry < w.load.retries; retry++ {
+		leave, ok = limiter.enter(critical)
+	}
 	if !ok {
 		w.record(refused, critical)
 		return
@@ -211,6 +218,7 @@ type summary struct {
 	good    float64 // a second, of those within ten times the mean of the work
 	p99     time.Duration
 	refused float64 // share
+	share   float64 // of the calls that ended in time
 }
 
 // add adds one of so many runs, of which this is the mean.
@@ -218,6 +226,7 @@ func (s *summary) add(one summary, runs int) {
 	s.good += one.good / float64(runs)
 	s.p99 += one.p99 / time.Duration(runs)
 	s.refused += one.refused / float64(runs)
+	s.share += one.share / float64(runs)
 }
 
 func (c *clients) summary(from, until, good time.Duration, criticalOnly bool) (s summary) {
@@ -238,6 +247,7 @@ func (c *clients) summary(from, until, good time.Duration, criticalOnly bool) (s
 			}
 		}
 	}
+	s.share = s.good / max(calls, 1)
 	s.good /= (until - from).Seconds()
 	s.refused /= max(calls, 1)
 	s.p99 = harness.Quantile(latencies, 0.99)

@@ -7,7 +7,8 @@ package simserver
 // the turn of whatever reached it or left it.
 type Processor struct {
 	Timeline
-	Keeps bool
+	Keeps  bool
+	Waited func(wait int64) // is told how long each task has waited for its turn; nil for none
 
 	queue   []task
 	running bool
@@ -18,6 +19,7 @@ type Processor struct {
 type task struct {
 	left int64
 	done func()
+	from int64 // when it began to wait
 }
 
 const (
@@ -30,7 +32,7 @@ func (p *Processor) Accept(f func()) { p.Serve(acceptWork, f) }
 
 // Serve implements [Server].
 func (p *Processor) Serve(work int64, done func()) {
-	t := task{work, done}
+	t := task{work, done, p.Now()}
 	if p.Keeps && p.ending && p.heir == nil {
 		p.heir = &t
 		return
@@ -45,6 +47,9 @@ func (p *Processor) next() {
 	}
 	t := p.queue[0]
 	p.queue, p.running = p.queue[1:], true
+	if p.Waited != nil {
+		p.Waited(p.Now() - t.from)
+	}
 	p.compute(t, timeSlice)
 }
 
@@ -66,6 +71,7 @@ func (p *Processor) compute(t task, rest int64) {
 
 func (p *Processor) finish(t task) {
 	if t.left > 0 {
+		t.from = p.Now()
 		p.queue = append(p.queue, t)
 		return
 	}

@@ -1,0 +1,116 @@
+package overload
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/simulation/simserver"
+)
+
+// A process that starts under overload has no idea of how long calls take without it. Twenty of them
+// share the processor, and those that arrive wait for a time slice of each before the gate sees them.
+func TestGateStartsUnderOverloadOnBusyProcessor(t *testing.T) {
+	const work, capacity = 3 * mean, 1e9 / (3 * mean)
+	for _, times := range []float64{2, 10} {
+		for _, sees := range []bool{true, false} {
+			served := 0.0
+			const runs = 3
+			for seed := range uint64(runs) {
+				r := newSimRun(seed+1, GateOptions{}, processor, workload{rate: simserver.Steady(times * capacity), work: simserver.Exponential(work)})
+				if !sees {
+					r.gate.delay = nil
+				}
+				r.run(12e9)
+				served += r.servedWithin(20*work, 2e9, 12e9) / capacity / runs
+			}
+			least, most := 0.9, 1.1
+			if !sees {
+				least, most = 0, 0.85
+			}
+			check(t, fmt.Sprintf("%g times the capacity, sees the waits %v: share of the capacity", times, sees), served, least, most)
+		}
+	}
+}
+
+// delayedGate is a gate with a limit of 20 and calls in flight, whose goroutines wait for a processor.
+func delayedGate(calls int, wait time.Duration) *Gate {
+	g := NewGate(nil)
+	g.delay = &delayMeter{procs: func() int { return 2 }, median: func() (int64, bool) { return int64(wait), true }}
+	for range calls {
+		g.tryEnter()
+	}
+	return g
+}
+
+func TestGateHalvesLimitOnlyIfItsCallsKeepProcessorsBusy(t *testing.T) {
+	for _, c := range []struct {
+		calls int
+		wait  time.Duration
+		want  int
+	}{
+		{20, 0, 20},
+		{20, 25 * time.Millisecond, 20},
+		{20, 100 * time.Millisecond, 10},
+		{10, 100 * time.Millisecond, 10},
+		{9, 100 * time.Millisecond, 20}, // no more than 90 ms are because of them
+		{1, time.Second, 20},
+	} {
+		g := delayedGate(c.calls, c.wait)
+		g.checkDelay(1)
+		if got := limitOf(g.word.Load()); got != c.want {
+			t.Errorf("%d calls, goroutines wait for %v: got a limit of %d, want %d", c.calls, c.wait, got, c.want)
+		}
+	}
+}
+
+func TestGateWithBusyProcessorsAdmitsAsManyCallsAsProcessors(t *testing.T) {
+	g := delayedGate(20, 200*time.Millisecond)
+	for i := range int64(10) {
+		g.checkDelay(i)
+	}
+	if got := limitOf(g.word.Load()); got != 2 {
+		t.Errorf("got a limit of %d, want 2", got)
+	}
+}
+
+// Calls that were not seen for long may wait for less, sheddable ones before normal ones.
+func TestGateWaitsLessForLateCalls(t *testing.T) {
+	g := delayedGate(20, 30*time.Millisecond)
+	g.meter.base.Store(int64(10 * time.Millisecond))
+	g.meter.share.Store(500_000)
+	g.checkDelay(1)
+	for p, want := range map[Priority]time.Duration{Critical: 100 * time.Millisecond, Normal: 20 * time.Millisecond, Sheddable: 0} {
+		if got := time.Duration(g.longestWait(p.rank())); got != want {
+			t.Errorf("%v: may wait %v, want %v", p, got, want)
+		}
+	}
+}
+
+func TestDelayMeterKnowsThisProcess(t *testing.T) {
+	d := newDelayMeter()
+	if d == nil {
+		t.Fatal("the runtime does not know how long goroutines wait")
+	}
+	done := make(chan struct{})
+	go func() { // transitions to count
+		defer close(done)
+		for range 10_000 {
+			runtime.Gosched()
+		}
+	}()
+	<-done
+	if wait, ok := d.median(); !ok || wait < 0 || wait > int64(time.Minute) {
+		t.Errorf("got %v, %v", time.Duration(wait), ok)
+	}
+	if _, ok := d.median(); ok {
+		t.Error("waits were counted twice")
+	}
+}
+
+func TestGateOfSimulationDoesNotMeasureMachine(t *testing.T) {
+	if NewGate(&GateOptions{Now: time.Now}).delay != nil || NewGate(&GateOptions{Limit: 3}).delay != nil {
+		t.Error("a gate with a clock of its own, or a fixed limit, measures the machine's scheduler")
+	}
+}

@@ -53,8 +53,9 @@ const (
 // half a second and twenty times the usual latency no longer counts towards the limit,
 // provided that calls which came later have ended meanwhile, or that none is in flight.
 //
-// Goroutines that wait for a processor have not entered yet. A server whose calls only
-// compute should call [runtime.Gosched] after Enter, as the middleware does, so that they
+// Requests that wait for a processor have not entered yet. The gate sees by the runtime's metrics
+// how long goroutines wait for one, and admits fewer calls if that is too long because of them. A
+// server whose calls only compute should call [runtime.Gosched] after Enter, as the middleware does, so that they
 // reach the gate and are counted.
 //
 // Calls wait by priority, and in order of arrival within one. No call is admitted

@@ -58,6 +58,17 @@ var (
 	ErrNoEntries = errors.New("all rules have entries that logs do not have")
 )
 
+// ErrNoRequests means that no line of the logs was understood.
+var ErrNoRequests = errors.New("no request in the logs")
+
+func noRequests(logs []accesslog.Report) error {
+	var names []string
+	for i := range logs {
+		names = append(names, fmt.Sprintf("%s has %d lines, and %d were not understood", logs[i].Name, logs[i].Lines, logs[i].Bad))
+	}
+	return fmt.Errorf("%w: %s; --format names another format", ErrNoRequests, strings.Join(names, ", "))
+}
+
 // Run replays logs: files, directories of recordings, or "-" for standard input.
 func Run(ctx context.Context, paths []string, o Options) (*Report, error) {
 	o.MaxKeys, o.TopKeys = cmp.Or(max(o.MaxKeys, 0), defaultMaxKeys), cmp.Or(max(o.TopKeys, 0), defaultTopKeys)
@@ -79,6 +90,9 @@ func Run(ctx context.Context, paths []string, o Options) (*Report, error) {
 	r.open(logs, domain)
 	if err := r.all(ctx); err != nil {
 		return nil, err
+	}
+	if r.requests == 0 { // a check must not pass because its log was another file
+		return nil, noRequests(logs.Reports())
 	}
 	return r.report(), nil
 }

@@ -96,9 +96,6 @@ func (r *run) report() *Report {
 		Requests: r.requests, Denied: totals(&r.new), Unmatched: r.unmatched, Column: Duration(r.stats.timeline.width),
 		Rules: []Rule{}, Assumed: []string{}, Failures: []string{},
 	}
-	if r.requests == 0 {
-		all.From, all.To = time.Time{}, time.Time{}
-	}
 	if r.hasRecorded {
 		all.Recorded = &r.recorded
 	}
@@ -173,9 +170,7 @@ func (r *run) assumptions(all *Report) (notes []string) {
 		notes = append(notes, fmt.Sprintf("within a second: %s are denied if requests came evenly spread, %s if all came at once",
 			countAndShare(d.Count, all.Requests), countAndShare(*d.AtOnce, all.Requests)))
 	}
-	if r.requests > 0 {
-		notes = append(notes, "no key had used anything of its limit when the log begins")
-	}
+	notes = append(notes, "no key had used anything of its limit when the log begins")
 	if n := r.stats.untracked(); n > 0 {
 		notes = append(notes, fmt.Sprintf("more than %s keys: %s requests of others are in the sums, but not in the lists of keys (--max-keys)",
 			thousands(int64(r.options.MaxKeys)), thousands(n)))

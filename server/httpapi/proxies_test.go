@@ -27,18 +27,25 @@ func TestTraefikForwardAuth(t *testing.T) {
 	for _, preserveMethod := range []bool{false, true} {
 		onEachStore(t, func(t *testing.T, store penstock.Store) {
 			site := newSite(t)
-			proxy := httptest.NewServer(newTraefik(t, serveStore(t, store), site.URL, preserveMethod))
+			address := strings.Replace(traefikAddress(t), "http://PENSTOCK", serveStore(t, store), 1)
+			proxy := httptest.NewServer(newTraefik(t, address, site.URL, preserveMethod))
 			defer proxy.Close()
 			checkProxy(t, proxy.URL, site)
 		})
 	}
 }
 
-// newTraefik returns a proxy that acts like Traefik's ForwardAuth with the address in
-// testdata/traefik.yaml.
-func newTraefik(t *testing.T, penstock, site string, preserveMethod bool) http.Handler {
+// Forward authentication has the client's address and URL in X-Forwarded-*, as that of APISIX and Higress.
+func TestForwardAuthAsksForSeveralLimits(t *testing.T) {
+	penstock, site := serveStore(t, frozenMemory()), newSite(t)
+	proxy := httptest.NewServer(newTraefik(t, penstock+"/v1/auth?domain=edge&list=gate", site.URL, false))
+	defer proxy.Close()
+	checkSeveral(t, proxy.URL, penstock, site)
+}
+
+// newTraefik returns a proxy that acts like Traefik's ForwardAuth with an address.
+func newTraefik(t *testing.T, address, site string, preserveMethod bool) http.Handler {
 	t.Helper()
-	address := strings.Replace(traefikAddress(t), "http://PENSTOCK", penstock, 1)
 	target, err := url.Parse(site)
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,9 @@ func open(t *testing.T, o recording.Options) *recording.Recorder {
 	return r
 }
 
-func take(entries ...rules.Entry) engine.Descriptor { return engine.Descriptor{Entries: entries, Cost: 1} }
+func take(entries ...rules.Entry) engine.Descriptor {
+	return engine.Descriptor{Entries: entries, Cost: 1}
+}
 
 func replayed(t *testing.T, dir string) *replay.Report {
 	t.Helper()

@@ -28,7 +28,7 @@ func runByRules(ctx context.Context, store penstock.Store) error {
 	if err != nil {
 		return err
 	}
-	defer rules.Close()
+	defer func() { _ = rules.Close() }()
 	router := gin.Default()
 	router.Use(ginlimit.Adapt(httplimit.Protect(nil, &httplimit.Options{Rules: &httplimit.Rules{
 		Limiter: rules, Domain: "shop",

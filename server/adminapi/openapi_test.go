@@ -146,7 +146,7 @@ func (t *apiTest) sendQueries() {
 	noRules := newServer(t, engine.New(penstock.NewMemory(nil), nil), adminapi.Options{Loopback: true})
 	t.send(noRules, "GET", "/v1/explain?domain=edge&a=b", "")
 	t.send(noRules, "GET", "/v1/permits", "")
-	for _, body := range []string{`{"limit":"10/1s","traffic":"edge"}`, `{"limit":"2/1s","arrivals":[{"at":0.5,"cost":3}]}`, `{`} {
+	for _, body := range []string{`{"limit":"10/1s","traffic":"edge"}`, `{"limit":"2/1s","arrivals":[{"at":0.5,"cost":3}]}`, `{"limit":"5/day zone=UTC fixed-window"}`, `{`} {
 		t.send(s, "POST", "/v1/simulate", body)
 	}
 }

@@ -221,6 +221,7 @@ func (l *Live) add(daemon string, p *peerSummary, w *peerWindow, bounds []float6
 	l.Totals.add(p.Totals)
 	l.Counts.add(w.Series.sum())
 	l.Unmatched += p.Unmatched
+	l.Banned += p.Banned
 	l.Rates.add(p.Rates)
 	l.Series.add(&w.Series)
 	l.addRules(w.Rules)

@@ -14,6 +14,7 @@ type Live struct {
 	// within the window, Rates the mean over the last ten seconds.
 	Totals    Counts `json:"totals"`
 	Unmatched uint64 `json:"unmatched"` // requests that no rule matched, since the start
+	Banned    uint64 `json:"banned"`    // of those denied, requests of banned keys, since the start
 	Counts    Counts `json:"counts"`
 	Rates     Rates  `json:"rates"`
 

@@ -53,6 +53,9 @@ func (o *Observer) summary(w Window) *Live {
 	for _, n := range o.engine.UnmatchedCounters() {
 		l.Unmatched += n.Count
 	}
+	for _, n := range o.engine.BannedCounters() {
+		l.Banned += n.Count
+	}
 	l.Rules = o.ruleRows(w)
 	for _, c := range o.engine.RuleStats() {
 		l.Totals.add(CountsOf(c))

@@ -24,6 +24,7 @@ type peerSummary struct {
 	Started   time.Time
 	Totals    Counts
 	Unmatched uint64
+	Banned    uint64
 	Rates     Rates
 	Listeners []peerListener
 	Store     peerStore
@@ -112,7 +113,7 @@ func (o *Observer) newSummary(size summarySize) *peerSummary {
 	}
 	for _, w := range Windows {
 		l := o.summary(w)
-		s.Totals, s.Unmatched, s.Rates, s.Process = l.Totals, l.Unmatched, l.Rates, l.Process
+		s.Totals, s.Unmatched, s.Banned, s.Rates, s.Process = l.Totals, l.Unmatched, l.Banned, l.Rates, l.Process
 		s.Store = newPeerStore(&l.Store)
 		s.Listeners = nil
 		latency := map[string][]uint64{}

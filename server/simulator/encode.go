@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -12,6 +13,7 @@ import (
 type (
 	simulationJSON struct {
 		Limit   string     `json:"limit"`
+		Start   string     `json:"start,omitempty"` // of a limit in a time zone: what its clocks show at 0 s
 		Summary string     `json:"summary"`
 		Lanes   []laneJSON `json:"lanes"`
 	}
@@ -49,11 +51,21 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 
 // MarshalJSON implements [json.Marshaler].
 func (s *Simulation) MarshalJSON() ([]byte, error) {
-	j := simulationJSON{Limit: s.Limit.String(), Summary: s.Summary}
+	j := simulationJSON{Limit: s.Limit.String(), Summary: s.Summary, Start: wallClock(s.Limit)}
 	for i := range s.Lanes {
 		j.Lanes = append(j.Lanes, s.Lanes[i].json())
 	}
 	return json.Marshal(j)
+}
+
+// wallClock returns what clocks show when a simulation of a calendar's limit begins, or "".
+func wallClock(l penstock.Limit) string {
+	n := l.Normal()
+	zone, err := time.LoadLocation(n.Zone)
+	if n.Align <= penstock.AlignClock || err != nil {
+		return ""
+	}
+	return startFor(l).In(zone).Format("2006-01-02T15:04:05")
 }
 
 func (l *Lane) json() laneJSON {

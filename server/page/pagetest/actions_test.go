@@ -152,7 +152,7 @@ func TestActionsOnKeyOfNamedLimit(t *testing.T) {
 			d.takeLimit(t, "ann", limit)
 		}
 		tb := openTab(t)
-		tb.show(t, d, "keys")
+		tb.show(t, d, "keys", "by", "denied")
 		tb.waitUntil(t, "the key is listed", "document.querySelector('[data-ranking=denied] a.rank')")
 		tb.click(t, "[data-ranking=denied] a.rank")
 		tb.waitUntil(t, "the page shows what is left", "document.querySelector('.state [data-figure=remaining]')?.textContent === '0 of 3 left'")

@@ -104,14 +104,16 @@ func TestPageShowsTotalsAndHostileKeys(t *testing.T) {
 				t.Errorf("/metrics has %d %s, the page %d", got, outcome, want)
 			}
 		}
-		tb.show(t, d, "keys")
-		for ranking, count := range map[string]string{"asked": "150", "denied": "100"} {
+		for _, ranking := range []string{"asked", "denied"} {
+			tb.show(t, d, "keys", "by", ranking)
 			first := "[data-ranking=" + ranking + "] li:first-child "
 			tb.waitUntil(t, "the key is shown", "document.querySelector("+quote(first+".key")+")")
 			if got := tb.texts(t, first+".key"); got[0] != hostile {
 				t.Errorf("first of the %s keys: %q, want %q", ranking, got[0], hostile)
 			}
-			tb.waitUntil(t, "its count is shown", "document.querySelector("+quote(first+"b")+").textContent === "+quote(count))
+			for by, count := range map[string]string{"asked": "150", "denied": "100"} {
+				tb.waitUntil(t, "its count is shown", "document.querySelector("+quote(first+"[data-count="+by+"] b")+").textContent === "+quote(count))
+			}
 		}
 		tb.click(t, "[data-ranking=denied] li:first-child a")
 		tb.waitUntil(t, "the key is inspected", "document.querySelector('.state [data-figure=remaining]')?.textContent === '0 of 50 left'")

@@ -11,7 +11,9 @@ import { limitText } from './live.js';
 
 const scopes = [['daemon', 'This daemon'], ['all', 'All daemons', 'All daemons on the same Redis']];
 const requestLimits = '-'; // stands for limits in requests, which have no rule
+const orders = [['asked', 'Most asked', 'The keys with the most requests first'], ['denied', 'Most denied', 'The keys with the most denials first']];
 const listLength = 15;
+const lookupLength = 200; // more than are listed, to find both numbers of a key
 const slowPolls = 3; // what changes by itself less often is asked for at every third poll
 
 export function open(root, context) {
@@ -22,15 +24,14 @@ export function open(root, context) {
 
 	const scope = segmented('Scope', scopes, (value) => change({ scope: value }));
 	const ruleChoice = el('select', { 'aria-label': 'Rule', name: 'rule', onchange: () => change({ rule: ruleChoice.value }) });
-	const asked = newRanking('Most asked', 'asked');
-	const denied = newRanking('Most denied', 'denied');
+	const ranking = newRanking();
 	const inspector = newInspector();
 	const audit = newAudit();
-	const since = el('span.muted.small');
+	const since = el('span.muted.small', { title: 'Keys are counted in spans of a minute: this one, and the one before. On a busy daemon a sample stands for all.' });
 
 	root.append(
 		el('div.toolbar', el('div.rule-choice', ruleChoice), scope, since),
-		el('div.keys-columns', asked.node, denied.node, inspector.node),
+		el('div.keys-columns', ranking.node, inspector.node),
 		audit.node);
 
 	function change(part) {
@@ -47,11 +48,12 @@ export function open(root, context) {
 
 	const parameters = (part) => {
 		const all = { ...state, ...part };
-		return { rule: all.rule, scope: all.scope === 'all' ? 'all' : '', key: all.key, keyrule: all.keyrule, limit: all.limit };
+		return { rule: all.rule, scope: all.scope === 'all' ? 'all' : '', by: all.by === 'denied' ? 'denied' : '', key: all.key, keyrule: all.keyrule, limit: all.limit };
 	};
 
 	function show() {
 		scope.set(state.scope);
+		ranking.show();
 		showRuleChoice();
 		inspector.show();
 	}
@@ -63,42 +65,58 @@ export function open(root, context) {
 		ruleChoice.value = state.rule;
 	}
 
-	function newRanking(title, by) {
+	// newRanking lists keys with how often they asked, and were denied, in one of the two orders.
+	function newRanking() {
+		const order = segmented('Order', orders, (by) => change({ by }));
 		const list = el('ol.ranking');
-		const total = el('span.muted.small.end');
+		const head = el('div.rank-head.muted.small', el('span', 'asked'), el('span', 'denied'));
+		const total = el('p.muted.small.more', { title: 'A key that is not listed has at most so many. Numbers with ≥ may be higher: the key was not in the list all the time.' });
 		const empty = el('div.empty', { hidden: true });
-		const node = card(title, total, list, empty);
-		node.dataset.ranking = by;
-		function set(top) {
-			reconcile(list, top.keys, (k) => JSON.stringify([k.rule, k.limit, k.key, k.key_base64]), (k) => newKey(k, by), updateKey);
-			setText(total, top.enabled && top.total ? `${compact(top.total)} in all${top.floor ? `, others at most ${compact(top.floor)}` : ''}` : '');
-			const none = top.keys.length === 0;
-			if (!top.enabled) setEmpty(empty, none, 'Top keys are off', 'This daemon runs with --top-keys 0.');
-			else if (by === 'denied') setEmpty(empty, none, 'No denials', 'In the last minutes no key was over its limit.');
+		const node = card('Top keys', el('div.end', order), head, list, empty, total);
+		function set(asked, denied) {
+			const first = state.by === 'denied' ? denied : asked;
+			const keys = first.keys.slice(0, listLength).map((k) => ({ ...k, asked: find(asked, k), denied: find(denied, k) }));
+			const most = Math.max(1, ...keys.map((k) => Math.max(k.asked?.guaranteed ?? 0, k.denied?.guaranteed ?? 0)));
+			reconcile(list, keys, identity, newKey, (item, k) => updateKey(item, k, most));
+			setText(total, first.enabled && first.total ? `${compact(asked.total)} asked and ${compact(denied.total)} denied in all${first.floor ? `; others ${state.by} at most ${compact(first.floor)}` : ''}` : '');
+			const none = keys.length === 0;
+			head.hidden = none;
+			if (!first.enabled) setEmpty(empty, none, 'Top keys are off', 'This daemon runs with --top-keys 0.');
+			else if (state.by === 'denied') setEmpty(empty, none, 'No denials', 'In the last minutes no key was over its limit.');
 			else setEmpty(empty, none, 'No requests', 'Keys appear here with their first decision.');
+			node.dataset.ranking = state.by;
 		}
-		return { node, set };
+		return { node, set, show: () => order.set(state.by) };
 	}
 
-	function newKey(k, by) {
-		const bar = shareBar(by === 'denied' ? 'denied' : 'accent');
+	const identity = (k) => JSON.stringify([k.rule, k.limit, k.key, k.key_base64]);
+	// find returns the numbers of a key. Where the whole list is known, one that is not in it has none.
+	const find = (top, k) => top.keys.find((other) => identity(other) === identity(k))
+		?? (top.floor === 0 && top.keys.length < lookupLength ? { count: 0, guaranteed: 0 } : undefined);
+
+	function newKey(k) {
+		const bars = [shareBar('accent'), shareBar('denied')];
 		const whole = !k.key_base64 && !k.truncated;
 		const body = [
 			el('span.rank-key', keyNode(k.key_base64 ? atobText(k.key_base64) : k.key), k.truncated ? el('span.tag', 'shortened') : null),
-			el('span.rank-count', el('b'), el('span.muted')),
+			...['asked', 'denied'].map((by) => el('span.rank-count', { 'data-count': by }, el('b'), el('span.muted'))),
 			el('span.rank-rule.muted', k.rule === '' ? limitText(k.limit) || 'limits in requests' : k.rule),
-			bar,
+			el('span.rank-bars', bars),
 		];
 		const item = el('li', whole ? el('a.rank', { href: address('keys', parameters(targetOf(k))) }, body) : el('div.rank', body));
-		item.bar = bar;
+		item.bars = bars;
 		return item;
 	}
 
-	function updateKey(item, k) {
-		const [count, about] = item.querySelector('.rank-count').children;
-		setText(count, k.guaranteed === k.count ? integer(k.count) : `≥${integer(k.guaranteed)}`);
-		setText(about, ` ${percent(k.share)}${k.shadowed ? `, ${integer(k.shadowed)} shadow` : ''}`);
-		item.bar.set(k.share);
+	// updateKey shows both numbers of a key. One that is not in a list is unknown, and small.
+	function updateKey(item, k, most) {
+		[k.asked, k.denied].forEach((n, i) => {
+			const [count, about] = item.querySelectorAll('.rank-count')[i].children;
+			setText(count, !n ? '–' : n.guaranteed === n.count ? integer(n.count) : `≥${integer(n.guaranteed)}`);
+			count.classList.toggle('zero', !n?.count);
+			setText(about, n?.count ? `${percent(n.share)}${n.shadowed ? `, ${integer(n.shadowed)} shadow` : ''}` : '');
+			item.bars[i].set((n?.guaranteed ?? 0) / most);
+		});
 		item.classList.toggle('selected', k.key === state.key);
 		const link = item.firstChild;
 		if (link.href !== undefined) link.href = address('keys', parameters(targetOf(k)));
@@ -136,7 +154,7 @@ export function open(root, context) {
 				idle.replaceChildren();
 				folded.open = false;
 				results.replaceChildren(state.key ? el('p.muted', 'Asking …') : el('div.empty',
-					el('strong', 'No key chosen'), 'Choose one of the lists, or write one: its state under each rule is shown here.'));
+					el('strong', 'No key chosen'), 'Choose one of the list, or write one: its state under each rule is shown here.'));
 			}
 		}
 
@@ -263,17 +281,16 @@ export function open(root, context) {
 
 	return {
 		update(p) {
-			state = { rule: p.get('rule') ?? '', scope: p.get('scope') === 'all' ? 'all' : 'daemon', key: p.get('key') ?? '', keyrule: p.get('keyrule') ?? '', limit: p.get('limit') ?? '' };
+			state = { rule: p.get('rule') ?? '', scope: p.get('scope') === 'all' ? 'all' : 'daemon', by: p.get('by') === 'denied' ? 'denied' : 'asked', key: p.get('key') ?? '', keyrule: p.get('keyrule') ?? '', limit: p.get('limit') ?? '' };
 			polls = 0;
 			show();
 		},
 		async poll() {
 			const slow = polls++ % slowPolls === 0;
 			const query = topQuery();
-			const [byAsked, byDenied] = await Promise.all([get('v1/top', { ...query, by: 'asked' }), get('v1/top', { ...query, by: 'denied' })]);
+			const [byAsked, byDenied] = await Promise.all(['asked', 'denied'].map((by) => get('v1/top', { ...query, by, n: lookupLength })));
 			if (JSON.stringify(query) === JSON.stringify(topQuery())) { // no other scope or rule was chosen meanwhile
-				asked.set(byAsked);
-				denied.set(byDenied);
+				ranking.set(byAsked, byDenied);
 				setText(since, byAsked.enabled ? `since ${time(byAsked.since)}, ${byAsked.sampling > 1 ? `1 in ${byAsked.sampling} sampled` : 'every decision counted'}` : '');
 				root.dataset.time = byAsked.time;
 			}
@@ -284,7 +301,7 @@ export function open(root, context) {
 	};
 
 	function topQuery() {
-		return { scope: state.scope, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
+		return { scope: state.scope, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
 	}
 
 	async function pollSlow() {
@@ -309,7 +326,7 @@ function auditRow(e) {
 	const target = e.target ?? {};
 	const part = e.action.startsWith('override.') ? (s) => s?.limit ?? 'the rule' : (s) => s?.remaining ?? '?';
 	const change = e.before || e.after ? `${part(e.before)} → ${part(e.after)}` : '';
-	const kind = { done: 'accent', refused: 'warn', failed: 'denied' }[e.result] ?? '';
+	const kind = { done: 'accent', refused: 'warn', unknown: 'warn', failed: 'denied' }[e.result] ?? '';
 	return el('tr', null,
 		el('td.nowrap', time(e.time)),
 		el('td', e.actor?.name || (e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),

@@ -31,7 +31,7 @@ export function open(root, context) {
 	const windowChoice = segmented('Window', windows, (window) => change({ window }));
 	const scopeChoice = segmented('Scope', scopes, (scope) => change({ scope }));
 	const daemon = el('span.muted.daemon');
-	const figures = ['Decisions', 'Denied', 'Errors', 'Keys', 'Memory'].map(newFigure);
+	const figures = ['Decisions', 'Denied', 'Errors', 'Latency', 'Memory'].map(newFigure);
 	const chart = rateChart();
 	const totals = newTotals();
 	const listeners = el('tbody');
@@ -102,9 +102,9 @@ export function open(root, context) {
 		figures[0].set(rate(r.decisions), 'a second, over 10 s');
 		figures[1].set(rate(r.denied), `a second, over 10 s, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
 		figures[2].set(rate(r.errors), 'a second, over 10 s', r.errors > 0 ? 'error' : '');
-		const memory = live.store.memory;
-		if (live.store.kind === 'memory' && memory) figures[3].set(compact(memory.keys), `of ${compact(memory.max_keys)}`, memory.keys >= memory.max_keys ? 'denied' : '');
-		else figures[3].set(storeNames[live.store.kind], 'holds the keys');
+		const busiest = live.listeners.filter((l) => l.name !== 'admin' && l.p99 !== null).sort((a, b) => b.calls - a.calls)[0];
+		if (busiest) figures[3].set(seconds(busiest.p99), `p99 of ${busiest.name}, over ${windows.find(([w]) => w === state.window)[1]}`);
+		else figures[3].set('–', 'no calls yet');
 		figures[4].set(bytes(live.process.heap_bytes ?? 0), `heap, ${bytes(live.process.total_bytes ?? 0)} held`);
 	}
 
@@ -222,15 +222,25 @@ function newFigure(name) {
 	};
 }
 
-// newTotals counts since the daemon has started, as /metrics does.
+// newTotals counts since the daemon has started, as /metrics does. What has no place in the chart has
+// its rate here, over the ten seconds that the page has seen last.
 function newTotals() {
-	const names = ['allowed', 'denied', 'shadowed', 'errors', 'unmatched'];
+	const names = ['allowed', 'denied', 'shadowed', 'errors', 'banned', 'unmatched'];
+	const about = { banned: 'Of those denied, requests of banned keys', unmatched: 'Requests that no rule matched' };
 	const values = Object.fromEntries(names.map((name) => [name, el('b', { 'data-total': name }, '–')]));
-	const node = el('p.totals.muted', 'Since the start: ', names.map((name) => el('span', values[name], ` ${name}`)));
+	const rates = Object.fromEntries(Object.keys(about).map((name) => [name, el('span', { 'data-rate': name })]));
+	const node = el('p.totals.muted', 'Since the start: ', names.map((name) => el('span', { title: about[name] }, values[name], ` ${name}`, rates[name])));
+	let seen = [];
 	return {
 		node,
 		set(live) {
-			for (const name of names) setText(values[name], integer(name === 'unmatched' ? live.unmatched : live.totals[name]));
+			for (const name of names) setText(values[name], integer(live.totals[name] ?? live[name]));
+			const at = Date.parse(live.time) / 1000, of = `${live.scope} ${live.daemon} ${live.started}`;
+			seen = seen.filter((s) => s.of === of && s.at < at && s.at >= at - 10).concat({ at, of, banned: live.banned, unmatched: live.unmatched });
+			for (const name of Object.keys(rates)) {
+				const grown = Math.max(live[name] - seen[0][name], 0) / Math.max(at - seen[0].at, 1);
+				setText(rates[name], grown > 0 ? `, ${rate(grown)}/s` : '');
+			}
 		},
 	};
 }

@@ -213,9 +213,16 @@ export function open(root, context) {
 	const axisRow = () => el('div.lane.lane-axis', el('div.lane-name.legend',
 		['passed', 'delayed', 'denied'].map((kind) => el(`span.key-${kind}`, kind))), el('div.lane-picture'), el('div.lane-figures'));
 
+	// tickText is a time of the axis: by the clock where the limit's windows follow a calendar.
+	function tickText(t) {
+		if (!simulation.start) return seconds(t);
+		const clock = new Date(Date.parse(`${simulation.start}Z`) + t * 1000).toISOString();
+		return scale.ticks[1] < 86400 ? clock.slice(11, 16) : clock.slice(0, 10);
+	}
+
 	const axis = () => svg('svg', { width: scale.width, height: 22, 'aria-hidden': 'true' }, scale.ticks.map((t) => {
 		const x = Math.min(Math.max(scale.x(t), 14), scale.width - 16);
-		return svg('text.tick', { x, y: 15, 'text-anchor': 'middle' }, seconds(t));
+		return svg('text.tick', { x, y: 15, 'text-anchor': 'middle' }, tickText(t));
 	}));
 
 	function pick(lane, drawing, event) {

@@ -114,7 +114,7 @@ export function open(root, context) {
 			const [count, about] = item.querySelectorAll('.rank-count')[i].children;
 			setText(count, !n ? '–' : n.guaranteed === n.count ? integer(n.count) : `≥${integer(n.guaranteed)}`);
 			count.classList.toggle('zero', !n?.count);
-			setText(about, n?.count ? `${percent(n.share)}${n.shadowed ? `, ${integer(n.shadowed)} shadow` : ''}` : '');
+			setText(about, n?.count ? `${percent(n.share)}${i === 1 && n.shadowed ? `, ${integer(n.shadowed)} shadow` : ''}` : '');
 			item.bars[i].set((n?.guaranteed ?? 0) / most);
 		});
 		item.classList.toggle('selected', k.key === state.key);

@@ -16,6 +16,8 @@
 //	g := overload.NewGate(nil)
 //	err := g.Do(ctx, overload.Normal, func(ctx context.Context) error { return render(ctx, page) })
 //
+// A [RetryBudget] bounds retries to a share of the calls that succeed.
+//
 // Rate limits say how much a caller may use, and are shared by processes: see
 // package penstock.
 package overload

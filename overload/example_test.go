@@ -35,3 +35,14 @@ func ExampleInstead() {
 	// cached because: connection refused
 	// 42 <nil>
 }
+
+func ExampleRetryBudget() {
+	budget := overload.NewRetryBudget(&overload.RetryBudgetOptions{Share: 0.5, Burst: 1})
+	fmt.Println(budget.Take(), budget.Take())
+	budget.Succeeded()
+	budget.Succeeded()
+	fmt.Println(budget.Take(), budget.Take())
+	// Output:
+	// true false
+	// true false
+}

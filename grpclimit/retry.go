@@ -1,0 +1,121 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock/overload"
+)
+
+// RetryOptions configure [UnaryRetry]. A number of zero or less means its default.
+type RetryOptions struct {
+	// Most is how often a call is made again. Default: 2.
+	Most int
+
+	// MaxWait is how long a call may wait before it is made again. If the service, or its breaker, asks
+	// for more, the error is final. Default: two seconds.
+	MaxWait time.Duration
+
+	// IsRetryable reports whether a call that failed may be made again. Default: UNAVAILABLE.
+	IsRetryable func(context.Context, Call, error) bool
+}
+
+const (
+	defaultRetries   = 2
+	defaultRetryWait = 2 * time.Second
+	firstRetryWait   = 50 * time.Millisecond
+)
+
+// UnaryRetry returns an interceptor that makes unary calls again that failed, within a budget: a share of
+// the calls that succeeded. When most of them fail, there are hardly any retries. A nil budget is
+// one with all defaults, for this interceptor.
+//
+// It waits for as long as the server's pushback or RetryInfo says, as [UnaryAdmit] and [UnaryServer] send
+// them, or an [overload.OpenError] of a breaker; otherwise at random for up to 50 ms, and twice as long with
+// each attempt. A negative pushback means never. Put it before [UnaryBreak] in the chain, and do not
+// configure retries in the service config as well.
+func UnaryRetry(b *overload.RetryBudget, o *RetryOptions) grpc.UnaryClientInterceptor {
+	r := &retrying{budget: b}
+	if b == nil {
+		r.budget = overload.NewRetryBudget(nil)
+	}
+	if o != nil {
+		r.RetryOptions = *o
+	}
+	if r.Most <= 0 {
+		r.Most = defaultRetries
+	}
+	if r.MaxWait <= 0 {
+		r.MaxWait = defaultRetryWait
+	}
+	if r.IsRetryable == nil {
+		r.IsRetryable = func(_ context.Context, _ Call, err error) bool { return status.Code(err) == codes.Unavailable }
+	}
+	return r.unary
+}
+
+type retrying struct {
+	RetryOptions
+	budget *overload.RetryBudget
+}
+
+func (r *retrying) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	call := Call{Method: method, Message: req}
+	for attempt := 0; ; attempt++ {
+		var trailer metadata.MD
+		err := invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
+		if err == nil {
+			r.budget.Succeeded()
+			return nil
+		}
+		if attempt == r.Most || !r.IsRetryable(ctx, call, err) || !r.again(ctx, retryWait(trailer, err, attempt)) {
+			return err
+		}
+	}
+}
+
+// again waits, and returns false if there is no retry.
+func (r *retrying) again(ctx context.Context, wait time.Duration) bool {
+	deadline, has := ctx.Deadline()
+	if wait < 0 || wait > r.MaxWait || ctx.Err() != nil || has && time.Until(deadline) <= wait || !r.budget.Take() {
+		return false
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// retryWait is how long to wait before an attempt; it is negative if the server wants none.
+func retryWait(trailer metadata.MD, err error, attempt int) time.Duration {
+	var open *overload.OpenError
+	if errors.As(err, &open) {
+		return open.RetryAfter
+	}
+	if pushback := trailer.Get(pushbackName); len(pushback) > 0 {
+		ms, err := strconv.ParseInt(pushback[0], 10, 32)
+		if err != nil {
+			return -1
+		}
+		return time.Duration(ms) * time.Millisecond
+	}
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return max(info.GetRetryDelay().AsDuration(), 0)
+		}
+	}
+	return rand.N(firstRetryWait << min(attempt, 10)) //nolint:gosec // only jitter
+}

@@ -49,6 +49,7 @@ type chargedID struct {
 	units    int64
 	owed     int64 // of the units, those that the window that ends at due counts
 	due      int64
+	apart    bool // whether the others were counted by a window that had not ended
 	refunded bool // which is possible once
 	expiry   int64
 }
@@ -204,13 +205,13 @@ func (c *cell) decideKnown(a ask, now int64) answer {
 // move changes what is charged under an ID, and returns how many units came back.
 func (c *cell) move(r *chargedID, change, now int64) (back int64) {
 	if r.due <= now {
-		r.owed = 0
+		r.owed, r.apart = 0, false
 	}
 	if change > 0 {
 		if more := min(change, max(c.count+c.debt-c.used, 0)); more > 0 {
 			due := c.add(more, now)
 			if due != r.due {
-				r.owed = 0 // another window counts those
+				r.owed, r.apart = 0, r.apart || r.owed > 0 // another window counts those
 			}
 			r.units, r.owed, r.due = r.units+more, r.owed+more, due
 		}
@@ -221,6 +222,9 @@ func (c *cell) move(r *chargedID, change, now int64) (back int64) {
 		back = min(owed, c.used)
 	}
 	c.used -= back
+	if r.apart {
+		change = -owed // the others stay charged
+	}
 	r.units, r.owed = r.units+change, r.owed-owed
 	return back
 }

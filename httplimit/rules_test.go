@@ -164,6 +164,35 @@ func TestProtectByRulesDelays(t *testing.T) {
 	}
 }
 
+// A delayed request whose client disconnects returns what it was granted: its permit, but nothing to a quota that had
+// nothing left for it.
+func TestProtectByRulesDelayedReturnsWhatItWasGranted(t *testing.T) {
+	o := byRules(t, standingStill())
+	always := func(*http.Request) string { return "x" }
+	o.Rules.Descriptors = [][]httplimit.Entry{
+		{{Key: "queue", Value: always}},
+		{{Key: "slot", Value: always}, {Key: "permit", Value: httplimit.PermitID}},
+		{{Key: "plan", Value: always}},
+		{{Key: "reserve", Value: always}},
+	}
+	o.OnError = func(_ *http.Request, err error) { t.Error(err) }
+	h := httplimit.Protect(nil, o)(hello)
+	for i, want := range []int{200, 503, 503, 503} { // the first is not delayed
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)); w.Code != want {
+			t.Errorf("request %d: %d, want %d", i, w.Code, want)
+		}
+		cancel()
+	}
+	for key, want := range map[string]int64{"plan": 0, "reserve": 8} {
+		a, err := o.Rules.Limiter.(*rulelimit.Limiter).AllowN(t.Context(), 0, "shop", rulelimit.Entries(key, "x"))
+		if err != nil || a.Decision.Remaining != want {
+			t.Errorf("%s: %d remain, %v, want %d", key, a.Decision.Remaining, err, want)
+		}
+	}
+}
+
 func TestProtectByRulesRefusesLimiterBesideThem(t *testing.T) {
 	for name, f := range map[string]func(*httplimit.Options){
 		"Key":       func(o *httplimit.Options) { o.Key = httplimit.Global },

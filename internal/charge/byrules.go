@@ -3,6 +3,7 @@ package charge
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/penstock-io/penstock"
 )
@@ -47,7 +48,7 @@ func (g *Guard[R, E]) enterByRules(r R, p *Passage[R, E]) (err error) {
 	}
 	q.answers = answers
 	if allowed && slices.ContainsFunc(answers, holdsPermit) {
-		p.Release = func() { g.returnByRules(ctx, r, q, true) }
+		p.Release = func() { g.releaseByRules(ctx, r, q) }
 	}
 	if p.Release != nil && g.NoPermits {
 		p.Release()
@@ -89,20 +90,39 @@ func holdsPermit(a penstock.RuleAnswer) bool {
 
 // awaitByRules is await with rules.
 func (g *Guard[R, E]) awaitByRules(r R, p *Passage[R, E]) error {
-	if len(p.ruled.answers) == 0 || wait(p.Context, penstock.TightestAnswer(true, p.ruled.answers).Decision.Delay) {
+	if len(p.ruled.answers) == 0 {
 		return nil
 	}
-	g.returnByRules(p.Context, r, p.ruled, false)
+	began := time.Now()
+	if wait(p.Context, penstock.TightestAnswer(true, p.ruled.answers).Decision.Delay) {
+		return nil
+	}
+	g.refundByRules(p.Context, r, p.ruled, time.Since(began))
 	return p.Context.Err()
 }
 
-// returnByRules returns the permits of a request, or else everything that it was charged.
-func (g *Guard[R, E]) returnByRules(ctx context.Context, r R, q *ruled, permits bool) {
-	q.Release = permits
-	for i := range q.Descriptors {
-		q.Descriptors[i].Cost = -q.Descriptors[i].Cost
+// refundByRules refunds what a request was charged, as far as it has not refilled since, and releases its permits.
+func (g *Guard[R, E]) refundByRules(ctx context.Context, r R, q *ruled, age time.Duration) {
+	g.returnByRules(ctx, r, q.RuleRequest, func(i int) int64 {
+		return StillCharged(q.answers[i].Limit, &q.answers[i].Decision, age)
+	})
+}
+
+// releaseByRules releases the permits of a request.
+func (g *Guard[R, E]) releaseByRules(ctx context.Context, r R, q *ruled) {
+	request := q.RuleRequest
+	request.Release = true
+	g.returnByRules(ctx, r, request, func(i int) int64 { return request.Descriptors[i].Cost })
+}
+
+// returnByRules returns units of each descriptor of a request.
+func (g *Guard[R, E]) returnByRules(ctx context.Context, r R, request penstock.RuleRequest, units func(i int) int64) {
+	returned := slices.Clone(request.Descriptors)
+	for i := range returned {
+		returned[i].Cost = -units(i)
 	}
-	_, err := g.Rules.Limiter.TakeByRules(context.WithoutCancel(ctx), q.RuleRequest, make([]penstock.RuleAnswer, len(q.Descriptors)))
+	request.Descriptors = returned
+	_, err := g.Rules.Limiter.TakeByRules(context.WithoutCancel(ctx), request, make([]penstock.RuleAnswer, len(returned)))
 	g.Report(ctx, r, err)
 }
 

@@ -17,7 +17,7 @@ func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first 
 	ctx, age := context.WithoutCancel(ctx), time.Since(since)
 	for i := range parts {
 		p := &parts[i]
-		n := stillCharged(s.limiters[i].Limit(), &p.Decision, age)
+		n := StillCharged(s.limiters[i].Limit(), &p.Decision, age)
 		if n <= 0 {
 			continue
 		}
@@ -46,7 +46,7 @@ func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration
 	if cost > taken {
 		return chargeMore(ctx, l, p.Key, cost-taken)
 	}
-	if n := min(taken-max(cost, 0), stillCharged(l.Limit(), &p.Decision, age)); n > 0 {
+	if n := min(taken-max(cost, 0), StillCharged(l.Limit(), &p.Decision, age)); n > 0 {
 		_, err = l.Refund(ctx, p.Key, n)
 	}
 	return err
@@ -62,14 +62,14 @@ func chargeMore(ctx context.Context, l *penstock.Limiter, key string, n int64) (
 	return err
 }
 
-// stillCharged returns how many of the granted units cannot have refilled after
+// StillCharged returns how many of the granted units cannot have refilled after
 // age. Refunding more would return units that other requests have taken since.
 //
 // After [penstock.Decision.ResetAfter] the key is full, and none is still
 // charged. Until then a window still charges all of them. A bucket refills unit
 // by unit, oldest first, so its remaining debt is an upper bound. A partly
 // refilled unit counts as one, because only whole units can be refunded.
-func stillCharged(l penstock.Limit, d *penstock.Decision, age time.Duration) int64 {
+func StillCharged(l penstock.Limit, d *penstock.Decision, age time.Duration) int64 {
 	debt := d.ResetAfter - age
 	switch {
 	case age <= 0:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/charge"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/takecall"
@@ -60,13 +61,14 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 	// net/http notices a disconnect only after the body has been read.
 	_, _ = io.CopyN(io.Discard, r.Body, httpserver.MaxBody)
 	defer httpserver.SuspendTimeout(r)()
+	began := time.Now()
 	timer := time.NewTimer(min(delay, s.maxHold)) // a fallback that allows all may delay for longer
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return response, nil
 	case <-ctx.Done(): // no decision: the request was neither admitted nor denied
-		return takecall.Reply{}, cmp.Or(s.refund(ctx, a, response), ctx.Err())
+		return takecall.Reply{}, cmp.Or(s.refund(ctx, a, response, time.Since(began)), ctx.Err())
 	}
 }
 
@@ -91,8 +93,9 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 	return takecall.UnderLimit(&sr, d), err
 }
 
-// refund returns what a request was granted, even if its client has disconnected.
-func (s *Server) refund(ctx context.Context, a *authRequest, granted takecall.Reply) error {
+// refund returns what a request was granted age ago, even if its client has disconnected: but not what has refilled
+// under a limit beside the queue, because others may have taken that.
+func (s *Server) refund(ctx context.Context, a *authRequest, granted takecall.Reply, age time.Duration) error {
 	ctx = context.WithoutCancel(ctx)
 	if !a.ByRules() {
 		mayRefund := func() bool { return true } // what it was granted itself
@@ -106,7 +109,7 @@ func (s *Server) refund(ctx context.Context, a *authRequest, granted takecall.Re
 	}
 	refunds := make([]engine.Descriptor, len(a.Descriptors))
 	for i, d := range a.Descriptors {
-		d.Cost = -granted.Parts[i].Decision.Granted
+		d.Cost = -charge.StillCharged(granted.Parts[i].Limit, &granted.Parts[i].Decision, age)
 		refunds[i] = d
 	}
 	var result engine.Result

@@ -349,6 +349,40 @@ func TestAuthRequestRefundsOnDisconnect(t *testing.T) {
 	}
 }
 
+// A held request that is given up refunds neither what its limits have refilled meanwhile, which others may have
+// taken, nor what a quota has not granted.
+func TestAuthRequestRefundsOnDisconnectWhatIsCharged(t *testing.T) {
+	for _, other := range []struct {
+		query string
+		takes int // that pass after the other limit has refilled
+	}{{"tenant=a", 5}, {"plan=gold&and&team=a", 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine(t, penstock.NewMemory(nil), nil)
+			server := newServer(t, e, &httpapi.Options{MaxHold: 2 * time.Hour})
+			query := "domain=edge&queue=k&and&" + other.query
+			authDirectly(context.Background(), server, query)
+			ctx, disconnect := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() {
+				authDirectly(ctx, server, query)
+				close(done)
+			}()
+			time.Sleep(2 * time.Minute)
+			first, _, _ := strings.Cut(other.query, "&")
+			for i := range other.takes {
+				if w := authDirectly(context.Background(), server, "domain=edge&"+first); w.Code != 200 {
+					t.Errorf("%s: request %d: got %d, want 200", first, i, w.Code)
+				}
+			}
+			disconnect()
+			<-done
+			if w := authDirectly(context.Background(), server, "domain=edge&"+first); w.Code != 429 {
+				t.Errorf("%s: got %d after another request was given up, want 429", first, w.Code)
+			}
+		})
+	}
+}
+
 // A request with a delay above MaxHold is denied at once, and not charged.
 func TestAuthRequestDeniesLongDelay(t *testing.T) {
 	for _, query := range []string{

@@ -3,6 +3,7 @@ package replay
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -16,7 +17,7 @@ type Condition struct {
 	over    float64
 	percent bool
 	orEqual bool
-	pattern string // of keys; then there is no metric
+	keys    *regexp.Regexp // then there is no metric
 }
 
 // ErrBadCondition is the error of a text that is no condition.
@@ -38,7 +39,10 @@ func ParseCondition(text string) (Condition, error) {
 		c.rule, words = words[1], words[2:]
 	}
 	if len(words) == 3 && words[0] == "denies" && words[1] == "key" {
-		c.pattern = words[2]
+		var err error
+		if c.keys, err = regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(words[2]), `\*`, ".*") + "$"); err != nil {
+			return c, fmt.Errorf("%q: %w", text, ErrBadCondition) // such as bytes that are no text
+		}
 		return c, nil
 	}
 	if len(words) < 3 || !c.setComparison(words[len(words)-2], words[len(words)-1]) {
@@ -71,7 +75,7 @@ func (c *Condition) CheckRules(o *Options) error {
 
 // check returns why a report fails, or "". Of two bounds the larger counts.
 func (c *Condition) check(r *Report, s *statistics, o *Options) string {
-	if c.pattern != "" {
+	if c.keys != nil {
 		return c.checkKeys(s, o)
 	}
 	n, of := c.values(r)
@@ -136,26 +140,5 @@ func (c *Condition) checkKeys(s *statistics, o *Options) string {
 
 // matches compares a key, or the value of its last entry, with the pattern. A star matches any text.
 func (c *Condition) matches(key string) bool {
-	value := key[strings.LastIndexByte(key, '=')+1:]
-	return matchStars(c.pattern, key) || matchStars(c.pattern, value)
-}
-
-func matchStars(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == text
-	}
-	first, last := parts[0], parts[len(parts)-1]
-	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
-		return false
-	}
-	text = text[len(first) : len(text)-len(last)]
-	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(text, part)
-		if i < 0 {
-			return false
-		}
-		text = text[i+len(part):]
-	}
-	return true
+	return c.keys.MatchString(key) || c.keys.MatchString(key[strings.LastIndexByte(key, '=')+1:])
 }

@@ -125,13 +125,12 @@ type run struct {
 	values   []string
 	record   recording.Record
 
-	requests, unmatched     int64
-	newlyDenied, newlyAllow [2]int64 // in the worlds of each pair
-	first, last             int64
-	recorded                Recorded
-	hasRecorded             bool
-	stats                   statistics
-	notes                   []string
+	requests, unmatched int64
+	first, last         int64
+	compared            [2]Changes // in the worlds of each pair
+	recorded            Changes
+	stats               statistics
+	notes               []string
 }
 
 // addSlots asks the logs for the values that rules need.
@@ -274,7 +273,6 @@ func (r *run) decide(spread, atOnce int64, recorded bool, data []byte) {
 		return
 	}
 	over := r.decideIn(spread, atOnce, r.record.Domain, func(*world) []engine.Descriptor { return r.record.Descriptors })
-	r.hasRecorded = true
 	r.recorded.add(r.record.Denied, over)
 }
 
@@ -289,7 +287,8 @@ func (r *run) decideIn(spread, atOnce int64, domain string, descriptors func(*wo
 		newly := false
 		if old != nil {
 			before, _ := old.decide(at, domain, descriptors(old))
-			newly = r.compare(i, before, denied)
+			r.compared[i].add(before, denied)
+			newly = denied && !before
 		}
 		if i == 0 {
 			over = denied
@@ -297,18 +296,6 @@ func (r *run) decideIn(spread, atOnce int64, domain string, descriptors func(*wo
 		}
 	}
 	return over
-}
-
-// compare counts how a request is decided otherwise than before, and reports whether it is newly denied.
-func (r *run) compare(pair int, before, now bool) (newly bool) {
-	switch {
-	case now && !before:
-		r.newlyDenied[pair]++
-		return true
-	case before && !now:
-		r.newlyAllow[pair]++
-	}
-	return false
 }
 
 // count counts the keys of a request that the first world has decided, if it could.
@@ -334,15 +321,15 @@ func (r *run) count(decided bool, at, atOnce int64, domain string, ds []engine.D
 	}
 }
 
-// Recorded compares the outcomes in recordings with those of the replay.
-type Recorded struct {
+// Changes are how requests were decided before, and how many of them are decided otherwise.
+type Changes struct {
 	Requests    int64 `json:"requests"`
-	Denied      int64 `json:"denied"`
+	Denied      int64 `json:"denied"` // before
 	NewlyDenied int64 `json:"newly_denied"`
 	NewlyAllow  int64 `json:"newly_allowed"`
 }
 
-func (c *Recorded) add(was, is bool) {
+func (c *Changes) add(was, is bool) {
 	c.Requests++
 	if was {
 		c.Denied++

@@ -186,7 +186,7 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s: got %q", text, got.Failures)
 		}
 	}
-	for _, text := range []string{"", "denied", "denied < 1", "denied > x", "denied > -1", "allowed > 1", "rule a", "rule a denied 1%", "denies key"} {
+	for _, text := range []string{"", "denied", "denied < 1", "denied > x", "denied > -1", "allowed > 1", "rule a", "rule a denied 1%", "denies key", "denies key \xff"} {
 		if _, err := ParseCondition(text); !errors.Is(err, ErrBadCondition) {
 			t.Errorf("%q: got %v, want ErrBadCondition", text, err)
 		}
@@ -315,9 +315,21 @@ func TestRunSaysWhichEntriesLogsLack(t *testing.T) {
 	}
 }
 
+// The share of a rule's denials is that of its own requests, before as now.
+func TestPageHasSharesOfTheRule(t *testing.T) {
+	var page strings.Builder
+	r := Report{Requests: 1000, Rules: []Rule{{Name: "a", Requests: 10, Was: &Denials{Count: 5}}}}
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(page.String(), "before 5 (50.0%)") {
+		t.Errorf("the page does not say 50%%:\n%s", page.String())
+	}
+}
+
 // What a client sends is in reports as text only.
 func TestReportEscapesKeys(t *testing.T) {
-	hostile := "<script>alert(1)</script>\x1b[2J\"'&\u202e"
+	hostile := "<script>alert(1)</script>\x1b[2J\"'&\u202e\u2066"
 	log := jsonLog(t, []arrival{{1, hostile}, {2, hostile}})
 	got := replayed(t, log, Options{Rules: load(t, perAddress+"1/1m"), Suggest: 1})
 	var page strings.Builder
@@ -330,7 +342,7 @@ func TestReportEscapesKeys(t *testing.T) {
 	if strings.Contains(page.String(), "http://") || strings.Contains(page.String(), "https://") {
 		t.Errorf("the page needs the network:\n%s", page.String())
 	}
-	if text := textOf(t, got); strings.ContainsAny(text, "\x1b\u202e") {
+	if text := textOf(t, got); strings.ContainsAny(text, "\x1b\u202e\u2066") {
 		t.Errorf("the text has control characters:\n%q", text)
 	}
 	if _, err := json.Marshal(got); err != nil {

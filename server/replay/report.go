@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -22,9 +21,9 @@ type Report struct {
 	Unmatched int64 `json:"unmatched"`
 
 	Rules    []Rule      `json:"rules"`
-	Column   Duration    `json:"column_seconds"` // the length of a column of a timeline
+	Column   float64     `json:"column_seconds"` // the length of a column of a timeline
 	Compared *Comparison `json:"compared,omitempty"`
-	Recorded *Recorded   `json:"recorded,omitempty"`
+	Recorded *Changes    `json:"recorded,omitempty"` // against what the recorded daemon decided
 
 	Assumed  []string `json:"assumed"`
 	Failures []string `json:"failures"` // the conditions that are met, and why
@@ -43,14 +42,6 @@ func (d *Denials) most() int64 {
 		return max(d.Count, *d.AtOnce)
 	}
 	return d.Count
-}
-
-// A Duration is in seconds in JSON.
-type Duration time.Duration
-
-// MarshalJSON returns the seconds.
-func (d Duration) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, "%g", time.Duration(d).Seconds()), nil
 }
 
 // A Rule is what happened under a rule.
@@ -93,17 +84,22 @@ func (r *run) report() *Report {
 	o := r.options
 	all := &Report{
 		Logs: r.logs.Reports(), From: time.Unix(0, r.first).UTC(), To: time.Unix(0, r.last).UTC(),
-		Requests: r.requests, Denied: totals(&r.new), Unmatched: r.unmatched, Column: Duration(r.stats.timeline.width),
-		Rules: []Rule{}, Assumed: []string{}, Failures: []string{},
+		Requests: r.requests, Denied: r.both(func(i int) int64 { return r.new[i].denied }), Unmatched: r.unmatched,
+		Column: time.Duration(r.stats.timeline.width).Seconds(), Rules: []Rule{}, Assumed: []string{}, Failures: []string{},
 	}
-	if r.hasRecorded {
+	if r.recorded.Requests > 0 {
 		all.Recorded = &r.recorded
 	}
 	for i := range o.Rules.Rules() {
 		all.Rules = append(all.Rules, r.ruleReport(i))
 	}
 	if r.old[0] != nil {
-		all.Compared = &Comparison{totals(&r.old), r.both(&r.newlyDenied), r.both(&r.newlyAllow), o.Rules.Lost(o.Compare)}
+		all.Compared = &Comparison{
+			Denied:      r.both(func(i int) int64 { return r.compared[i].Denied }),
+			NewlyDenied: r.both(func(i int) int64 { return r.compared[i].NewlyDenied }),
+			NewlyAllow:  r.both(func(i int) int64 { return r.compared[i].NewlyAllow }),
+			Gone:        o.Rules.Lost(o.Compare),
+		}
 	}
 	all.Assumed = append(all.Assumed, r.assumptions(all)...)
 	for _, c := range o.FailIf {
@@ -114,27 +110,12 @@ func (r *run) report() *Report {
 	return all
 }
 
-// both returns the numbers of a pair of worlds.
-func (r *run) both(n *[2]int64) Denials {
-	d := Denials{Count: n[0]}
+// both returns a number of each pair of worlds: of the first world, and of the other if there is one.
+func (r *run) both(number func(world int) int64) Denials {
+	d := Denials{Count: number(0)}
 	if r.new[1] != nil {
-		d.AtOnce = &n[1]
-	}
-	return d
-}
-
-func totals(pair *[2]*world) Denials {
-	d := Denials{Count: pair[0].denied}
-	if pair[1] != nil {
-		d.AtOnce = &pair[1].denied
-	}
-	return d
-}
-
-func deniedBy(pair *[2]*world, rule int) Denials {
-	d := Denials{Count: pair[0].deniedBy[rule]}
-	if pair[1] != nil {
-		d.AtOnce = &pair[1].deniedBy[rule]
+		atOnce := number(1)
+		d.AtOnce = &atOnce
 	}
 	return d
 }
@@ -142,7 +123,7 @@ func deniedBy(pair *[2]*world, rule int) Denials {
 func (r *run) ruleReport(i int) Rule {
 	rule, s := r.options.Rules.Rules()[i], &r.stats.rules[i]
 	found := Rule{
-		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: deniedBy(&r.new, i), NewlyDenied: s.newly,
+		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: r.both(func(world int) int64 { return r.new[world].deniedBy[i] }), NewlyDenied: s.newly,
 		Keys: int64(len(s.keys)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
 		Suggested: s.suggest(r.options.Suggest),
 	}
@@ -152,7 +133,7 @@ func (r *run) ruleReport(i int) Rule {
 	found.Top, found.DeniedKeys = s.mostDenied(r.options.TopKeys)
 	if r.options.Compare != nil {
 		if old := r.options.Compare.Rule(rule.Name); old != nil {
-			was := deniedBy(&r.old, old.Index)
+			was := r.both(func(world int) int64 { return r.old[world].deniedBy[old.Index] })
 			found.Was = &was
 		}
 	}
@@ -240,5 +221,5 @@ func share(n, of int64) string {
 	for digits < 4 && percent > 0 && percent < math.Pow10(1-digits) {
 		digits++
 	}
-	return fmt.Sprintf("%.*f%%", cmp.Or(digits, 1), percent)
+	return fmt.Sprintf("%.*f%%", digits, percent)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 const levels = "▁▂▃▄▅▆▇█"
@@ -205,22 +206,22 @@ func writeList(b *strings.Builder, title string, lines []string) {
 	}
 }
 
-// maxVisible is how much of a text is shown: keys come from clients.
-const maxVisible = 80
+// maxVisible is how many bytes of a text are shown: keys come from clients.
+const maxVisible = 240
 
 // visible returns a text without what would confuse a terminal.
 func visible(text string) string {
 	var b strings.Builder
 	for i, c := range text {
-		if i > maxVisible*3 {
+		if i > maxVisible {
 			b.WriteString("…")
 			break
 		}
-		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 || c == '\u202e' || c == '\ufffd' {
+		if unicode.IsPrint(c) && c != unicode.ReplacementChar {
+			b.WriteRune(c)
+		} else {
 			fmt.Fprintf(&b, "\\x%02x", c)
-			continue
 		}
-		b.WriteRune(c)
 	}
 	return b.String()
 }

@@ -244,6 +244,11 @@ var columnsComment = []byte("#Fields:")
 var cloudFrontFields = strings.Fields("date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status " +
 	"cs(Referer) cs(User-Agent) cs-uri-query cs(Cookie) x-edge-result-type x-edge-request-id x-host-header cs-protocol cs-bytes time-taken")
 
+var fieldOfColumn = map[string]field{
+	"c-ip": fieldAddress, "cs-method": fieldMethod, "x-host-header": fieldHost, "sc-status": fieldStatus,
+	"cs(Referer)": fieldReferer, "cs(User-Agent)": fieldUserAgent,
+}
+
 func isCloudFront(text []byte) bool {
 	return len(text) > 19 && text[4] == '-' && text[10] == '\t' && text[19] == '\t'
 }
@@ -260,7 +265,7 @@ func parseCloudFront(s *source, text []byte, l *line) bool {
 			date = part
 		case "time":
 			if len(date) == 10 && len(part) == 8 {
-				l.time, _ = isoTime(append(append(append(s.scratch[:0], date...), 'T'), part...))
+				l.time, _ = isoTime(append(append(append(append(s.scratch[:0], date...), 'T'), part...), 'Z'))
 			}
 		case "timestamp", "timestamp(ms)":
 			l.time, _ = anyTime(part)
@@ -271,7 +276,9 @@ func parseCloudFront(s *source, text []byte, l *line) bool {
 		case "cs-uri-query":
 			query = part
 		default:
-			l.setColumn(name, part)
+			if f, ok := fieldOfColumn[name]; ok {
+				l.fields[f] = part
+			}
 		}
 	}
 	l.fields[fieldURI] = stem
@@ -280,23 +287,6 @@ func parseCloudFront(s *source, text []byte, l *line) bool {
 		l.fields[fieldURI] = s.scratch
 	}
 	return l.time != 0
-}
-
-func (l *line) setColumn(name string, part []byte) {
-	switch name {
-	case "c-ip":
-		l.fields[fieldAddress] = part
-	case "cs-method":
-		l.fields[fieldMethod] = part
-	case "x-host-header":
-		l.fields[fieldHost] = part
-	case "sc-status":
-		l.fields[fieldStatus] = part
-	case "cs(Referer)":
-		l.fields[fieldReferer] = part
-	case "cs(User-Agent)":
-		l.fields[fieldUserAgent] = part
-	}
 }
 
 // JSON logs: one object in a line.

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"go.yaml.in/yaml/v3"
 )
 
 // A rule has the fields of all kinds of rules, by which they are told apart. Java calls the threshold
@@ -66,7 +68,7 @@ func Convert(text []byte, domain string) (*Converted, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &converter{top: newNode("", nil)}
+	c := &converter{}
 	for i := range all {
 		c.add(i, &all[i])
 	}
@@ -74,12 +76,26 @@ func Convert(text []byte, domain string) (*Converted, error) {
 		return &Converted{Notes: c.notes}, nil
 	}
 	c.note("every limit holds for all processes together, where Sentinel counts in each of them unless a rule is for a cluster: multiply if that is meant")
-	file := fmt.Appendf(nil, "# From rules of Sentinel. A request has the descriptor (resource, NAME), or the one of its rule.\ndomain: %s\n", quote(domain))
-	file = c.top.append(file, "")
-	if _, err := rules.Parse(rules.File{Name: "converted", Text: file}); err != nil {
+	file, err := c.file(domain)
+	if err == nil {
+		_, err = rules.Parse(rules.File{Name: "converted", Text: file})
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the converted rules do not load: %w", err)
 	}
 	return &Converted{file, c.notes, c.converted}, nil
+}
+
+// file returns the rule file.
+func (c *converter) file(domain string) ([]byte, error) {
+	b := bytes.NewBufferString("# From rules of Sentinel. A request has the descriptor (resource, NAME), or the one of its rule.\n")
+	e := yaml.NewEncoder(b)
+	e.SetIndent(2)
+	err := e.Encode(struct {
+		Domain      string
+		Descriptors []*node
+	}{domain, c.top.Below})
+	return b.Bytes(), err
 }
 
 // parse returns the rules of a text.
@@ -102,7 +118,7 @@ func parse(text []byte) (all []rule, err error) {
 
 // A converter collects limits in a tree of descriptors.
 type converter struct {
-	top       *node
+	top       node
 	notes     []string
 	converted int
 }
@@ -121,16 +137,34 @@ func (c *converter) add(i int, r *rule) {
 	for _, remark := range r.remarks() {
 		c.note("%s: %s", name, remark)
 	}
-	at := c.nodeOf(r)
-	text, exact := r.limit(*cmp.Or(r.Threshold, r.Count))
-	if !exact {
-		c.note("%s: a threshold of %g is rounded up", name, *cmp.Or(r.Threshold, r.Count))
-	}
-	if err := at.setLimit(text); err != nil {
+	threshold := *cmp.Or(r.Threshold, r.Count)
+	exact, err := c.addLimit(r, nil, threshold)
+	if err != nil {
 		c.note("%s: not converted: %v", name, err)
 		return
 	}
+	if !exact {
+		c.note("%s: a threshold of %g is rounded up", name, threshold)
+	}
 	c.converted++
+	if r.isHotspot() {
+		c.addItems(name, r)
+	}
+}
+
+// addLimit adds the limit of a threshold, for a value of the rule's parameter if that is not nil. It reports
+// whether the limit is exactly that of the threshold.
+func (c *converter) addLimit(r *rule, value *string, threshold float64) (exact bool, err error) {
+	text, exact := r.limit(threshold)
+	limit, err := penstock.ParseLimit(text)
+	if err != nil {
+		return exact, err // before there is a node for it
+	}
+	return exact, c.nodeOf(r, value).addLimit(text, limit.HasPermits())
+}
+
+// addItems adds the exceptions of a rule.
+func (c *converter) addItems(name string, r *rule) {
 	items, err := r.items()
 	if err != nil {
 		c.note("%s: its items are not converted: %v", name, err)
@@ -138,15 +172,9 @@ func (c *converter) add(i int, r *rule) {
 	for _, value := range slices.Sorted(maps.Keys(items)) {
 		if value == "" || strings.Contains(value, "*") {
 			c.note("%s: the item %.80q is not converted: an empty value, or a pattern here", name, value)
-			continue
-		}
-		one := at.sibling(value)
-		limit, _ := r.limit(items[value])
-		if err := one.setLimit(limit); err != nil {
+		} else if _, err := c.addLimit(r, &value, items[value]); err != nil {
 			c.note("%s: the item %.80q is not converted: %v", name, value, err)
-			continue
 		}
-		one.isPermit = at.isPermit
 	}
 }
 

@@ -35,6 +35,8 @@ func TestConvert(t *testing.T) {
 		{"Go, isolation", `{"resource":"a","metricType":0,"threshold":12}`, `d/concurrency=a 12/1m concurrent`, ""},
 		{"two periods", `{"resource":"a","threshold":1},{"resource":"a","threshold":9,"statIntervalInMs":60000}`, `d/resource=a 1/1s rolling-window buckets=2; d/resource=a//1m 9/1m fixed-window align=clock`, ""},
 		{"twice the same", `{"resource":"a","threshold":1},{"resource":"a","threshold":2}`, `d/resource=a 1/1s rolling-window buckets=2`, "rule 2 (a): not converted: another rule"},
+		{"a limit that there is not, beside another", `{"resource":"b","threshold":2000000000.3,"paramIndex":0},{"resource":"a","threshold":1}`, `d/resource=a 1/1s rolling-window buckets=2`, "rule 1 (b): not converted"},
+		{"items without a parameter", `{"resource":"a","threshold":1,"specificItems":{"hot":50}}`, `d/resource=a 1/1s rolling-window buckets=2`, ""},
 		{"Go, a breaker", `{"resource":"a","strategy":0,"retryTimeoutMs":3000,"threshold":0.5}`, ``, "BreakerOptions"},
 		{"Java, a breaker", `{"resource":"a","grade":1,"count":0.5,"timeWindow":3}`, ``, "BreakerOptions"},
 		{"a system rule", `{"highestSystemLoad":3}`, ``, "overload.Gate"},

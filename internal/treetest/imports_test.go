@@ -277,7 +277,7 @@ var rules = []rule{
 		name:    "dependencies of the daemon stay in the daemon",
 		because: "users of the library need neither gRPC nor Prometheus, YAML or OpenTelemetry",
 		in:      []string{"./..."},
-		except:  []string{"./server", "./rules", "./grpclimit", "./cmd", "./internal/yamlerror", "./faults", "./examples", "./bench", "./deploy", "./adapters"},
+		except:  []string{"./server", "./rules", "./grpclimit", "./cmd", "./internal/yamlerror", "./internal/sentinelrules", "./faults", "./examples", "./bench", "./deploy", "./adapters"},
 		forbid:  daemonOnly,
 		tests:   true,
 		breaks:  [2]string{"httplimit/metrics.go", "github.com/prometheus/client_golang/prometheus"},

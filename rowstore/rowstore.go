@@ -6,7 +6,13 @@
 //	store := rowstore.New(engine, nil)
 //	limiter, err := penstock.New(store, penstock.PerMinute(100))
 //
-// An [Engine] is about thirty lines; see the example.
+// An [Engine] is about thirty lines; see the example. Test it with two stores, because a single one never
+// updates a row twice at the same time, so that a missing lock goes unnoticed:
+//
+//	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+//		engine, o := newEmptyEngine(t, clock.Now), &rowstore.Options{Tick: time.Millisecond, Timeout: time.Minute}
+//		return storetest.Spread(rowstore.New(engine, o), rowstore.New(engine, o))
+//	})
 package rowstore
 
 import (
@@ -39,10 +45,12 @@ type Engine interface {
 	Update(ctx context.Context, names []string, change func(now time.Time, rows []Row) error) error
 }
 
-// A Row is the state of one key under one limit, or what was granted under one ID.
+// A Row is the state of one key under one limit, or what was granted under one ID. A Value that was read is
+// neither modified nor kept, and a new one is the engine's. Rows that have expired mean nothing: the engine
+// deletes them when it likes, or its disk fills.
 type Row struct {
 	Value   []byte    // nil: the row does not exist, or is to be deleted
-	Until   time.Time // of a changed row with a Value: when it may be deleted
+	Until   time.Time // of a changed row with a Value: when it expires, on the engine's clock
 	Changed bool
 }
 

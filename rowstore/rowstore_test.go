@@ -17,7 +17,8 @@ import (
 
 func TestStoreConforms(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
-		return rowstore.New(&mapEngine{now: clock.Now}, &rowstore.Options{Tick: time.Millisecond})
+		engine, o := &mapEngine{now: clock.Now}, &rowstore.Options{Tick: time.Millisecond, Timeout: time.Minute}
+		return storetest.Spread(rowstore.New(engine, o), rowstore.New(engine, o)) // as two processes
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,6 +53,10 @@ var brokenStores = []struct {
 	})},
 	{"loses updates", "concurrency", brokenModel(loseUpdates)},
 	{"loses updates", "linearizability", brokenModel(loseUpdates)},
+	{"locks in one process only", "concurrency", func(_ testing.TB, clock *Clock) penstock.Store {
+		m := newModel(clock)
+		return Spread(&lockedStore{model: m}, &lockedStore{model: m})
+	}},
 	{"charges a part of all", "linearizability", func(_ testing.TB, clock *Clock) penstock.Store {
 		return partialTakeAll{newModel(clock)}
 	}},
@@ -86,6 +91,18 @@ func loseUpdates(m *model, r penstock.Request) (penstock.Decision, error) {
 	defer m.mu.Unlock()
 	m.ledger = l
 	return d, nil
+}
+
+// A lockedStore loses updates of other stores on the same model, and none of its own.
+type lockedStore struct {
+	*model
+	mu sync.Mutex
+}
+
+func (s *lockedStore) Take(_ context.Context, r penstock.Request) (penstock.Decision, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return loseUpdates(s.model, r)
 }
 
 // partialTakeAll charges what fits, even if not everything does.

@@ -20,11 +20,15 @@
 //   - concurrency and linearizability: concurrent calls must have the results of some
 //     sequential order
 //
+// A store whose state is shared with other processes is tested as several of them by [Spread].
+//
 // Random requests differ from run to run. A failure prints them as a transcript, and
 // how to repeat it. With -short there are fewer of them, and fewer concurrent calls.
 package storetest
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/penstock-io/penstock"
@@ -34,6 +38,15 @@ import (
 // millisecond. It is called thousands of times; stores may share a server, but no
 // state. Use t.Cleanup to close a store.
 type Open func(t testing.TB, clock *Clock) penstock.Store
+
+// Spread returns a store that lets the stores decide in turn. If they share their state, as processes on one
+// database do, the tests of concurrency show whether it is locked against other processes, too.
+func Spread(stores ...penstock.Store) penstock.Store {
+	var calls atomic.Uint64
+	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		return penstock.TakeBatch(ctx, stores[calls.Add(1)%uint64(len(stores))], rs, ds, all)
+	})
+}
 
 // Run runs all tests on the stores that open opens. A store needs its own TakeAll method
 // to pass: the substitute of [penstock.TakeAll] is not atomic, and its decisions are less

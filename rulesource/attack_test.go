@@ -187,6 +187,20 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	load(t, source)
 }
 
+// A path where nothing can be kept is an error at the start, not in the first outage.
+func TestOpenRefusesBadKeep(t *testing.T) {
+	t.Parallel()
+	directory := t.TempDir()
+	for keep, want := range map[string]string{
+		directory: "is a directory", filepath.Join(directory, "none", "rules"): "no such file",
+	} {
+		_, err := rulesource.Open("etcd://host:2379/key", &rulesource.Options{Keep: keep})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want an error with %q", keep, err, want)
+		}
+	}
+}
+
 // The next server is asked if one fails.
 func TestSeveralServers(t *testing.T) {
 	t.Parallel()

@@ -60,6 +60,21 @@ func (r *remote) keep(files []rules.File) {
 	}
 }
 
+// checkKeep finds a wrong path at the start, rather than in the first outage. It does not try to write: a full disk
+// must not keep a program from starting.
+func checkKeep(path string) error {
+	if path == "" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("Options.Keep: %s is a directory, want a file", path)
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("Options.Keep: its directory: %w", err)
+	}
+	return nil
+}
+
 // replaceFile writes a file that is there whole or not at all.
 func replaceFile(path string, text []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")

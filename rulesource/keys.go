@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	errWantKey   = errors.New("want a key after the host, such as consul://host:8500/penstock/rules.yaml")
+	errWantKey   = errors.New("want a key after the host, such as host/limits/rules.yaml")
 	errNoKey     = errors.New("there is no such key, or it is not readable")
 	errNoContent = errors.New("the namespace has no item content: create it as yaml, and name it with its suffix")
 )

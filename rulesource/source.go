@@ -38,10 +38,11 @@ type Options struct {
 	Credentials func() (string, error)
 
 	// Keep is a file for the last rules that were used. They are loaded if the server is
-	// unavailable, or has wrong ones, when the program starts. Not for files. Default: none.
+	// unavailable, or has wrong ones, when the program starts. Its directory must
+	// exist. Not for files. Default: none.
 	Keep string
 
-	// OnKeepError is called if that file cannot be written. Optional.
+	// OnKeepError is called if that file cannot be written. Default: that goes unnoticed.
 	OnKeepError func(error)
 
 	// Poll is the time between two requests to an HTTP server that does not wait for a change
@@ -84,6 +85,9 @@ func Open(source string, o *Options) (rules.Provider, error) {
 	}
 	if len(l.query) > 0 && !l.isHTTP() {
 		return nil, fmt.Errorf("unknown parameter %.40q", slices.Sorted(maps.Keys(l.query))[0])
+	}
+	if err = checkKeep(o.Keep); err != nil {
+		return nil, err
 	}
 	return newRemote(source, l, p, o), nil
 }

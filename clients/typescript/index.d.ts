@@ -32,7 +32,7 @@ export interface RuleRequest {
   descriptors: Descriptor[];
   /** The cost of the descriptors that have none of their own. Default: 1. */
   cost?: number;
-  /** Requests with the same ID are charged once, and can be settled. A rule needs settle. */
+  /** Requests with the same ID are charged once, and can be settled if the rule has settle. */
   id?: string;
 }
 

@@ -51,7 +51,7 @@ class RuleRequest:
     domain: str
     descriptors: Sequence[Descriptor]
     cost: int = 1
-    id: Optional[str] = None  # requests with the same ID are charged once; a rule needs settle
+    id: Optional[str] = None  # requests with the same ID are charged once; a rule needs settle to be settled
 
     def body(self) -> Body:
         body = {"domain": self.domain, "descriptors": [d.body() for d in self.descriptors], "cost": self.cost}

@@ -163,14 +163,14 @@ func TestConditions(t *testing.T) {
 	arrivals := []arrival{{1, "10.0.0.1"}, {2, "10.0.0.1"}, {3, "vip:7"}, {4, "vip:7"}, {5, "10.0.0.4"}}
 	log := jsonLog(t, arrivals)
 	for text, fails := range map[string]bool{
-		"denied > 0.1%":                               true,
-		"denied > 2":                                  false,
-		"denied >= 2":                                 true,
-		"denied > 40%":                                false,
-		"rule edge/remote_address denied >= 40%":      true,
-		"denied keys > 1":                             true,
-		"not understood > 0":                          false,
-		"newly denied > 0":                            true,
+		"denied > 0.1%":                          true,
+		"denied > 2":                             false,
+		"denied >= 2":                            true,
+		"denied > 40%":                           false,
+		"rule edge/remote_address denied >= 40%": true,
+		"denied keys > 1":                        true,
+		"not understood > 0":                     false,
+		"newly denied > 0":                       true,
 		"rule edge/remote_address newly denied > 2":   false,
 		"rule edge/remote_address denies key vip:*":   true,
 		"denies key remote_address=10.0.0.1":          true,

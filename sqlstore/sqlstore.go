@@ -20,7 +20,7 @@
 //
 // # Expired rows
 //
-// A row that has expired is as good as none, and is deleted by a later step. Now and then, after a transaction, the store looks at the
+// A row that has expired counts as none, and is deleted by a later step. Now and then, after a transaction, the store looks at the
 // next thousand rows of the table and deletes those that have expired. A table without calls is not cleaned.
 package sqlstore
 

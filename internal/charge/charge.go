@@ -1,5 +1,5 @@
-// Package charge charges the cost of one request to several limiters, all or
-// nothing, and settles it when the true cost is known.
+// Package charge decides requests for middleware of any transport: a [Guard] charges the cost of one
+// request to several limiters, or by [Rules], all or nothing, and [Settle] settles it when the true cost is known.
 package charge
 
 import (

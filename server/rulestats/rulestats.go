@@ -145,7 +145,7 @@ func (c *Local) Count(l *penstock.Limit, key string, cost int64, d *penstock.Dec
 // Fail counts a request that could not be decided.
 func (c *Local) Fail() { c.errors++ }
 
-// Flush adds the counts to the engine's counters, and resets them.
+// Flush adds the counts to the shared statistics, and resets them.
 func (c *Local) Flush() {
 	t := c.to
 	addSome(&t.others, c.allowed)

@@ -3,6 +3,7 @@
 package sqlstore_test
 
 import (
+	"context"
 	"database/sql"
 	"testing"
 
@@ -45,6 +46,36 @@ func TestIntegrationMariaDBConforms(t *testing.T) {
 	db, _ := openMariaDB(t, "innodb-flush-log-at-trx-commit=0")
 	conform(t, db)
 	scenarios(t, db)
+}
+
+// Daemons that start together on an empty database all create the table.
+func TestIntegrationPostgresMigrateAtOnce(t *testing.T) {
+	db, _ := openPostgres(t)
+	ctx := context.Background()
+	first, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement, err := sqlstore.CreateTable(sqlstore.PostgreSQL, "at_once")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.ExecContext(ctx, statement); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() { second <- sqlstore.Migrate(ctx, db.DB, sqlstore.PostgreSQL, "at_once") }()
+	for waiting := 0; waiting == 0; {
+		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
 }
 
 // Poolers that share connections need drivers that prepare nothing.

@@ -83,14 +83,19 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, table string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT name, value, until FROM "+cmp.Or(table, DefaultTable)+" LIMIT 0")
-	if err == nil { // no right to create tables is needed
-		return errors.Join(rows.Err(), rows.Close())
+	if hasTable(ctx, db, table) { // no right to create tables is needed
+		return nil
 	}
-	if _, err := db.ExecContext(ctx, statement); err != nil {
+	// PostgreSQL fails if another process creates the table at the same moment, in spite of IF NOT EXISTS.
+	if _, err := db.ExecContext(ctx, statement); err != nil && !hasTable(ctx, db, table) {
 		return fmt.Errorf("penstock: sqlstore: create table: %w", err)
 	}
 	return nil
+}
+
+func hasTable(ctx context.Context, db *sql.DB, table string) bool {
+	rows, err := db.QueryContext(ctx, "SELECT name, value, until FROM "+cmp.Or(table, DefaultTable)+" LIMIT 0")
+	return err == nil && errors.Join(rows.Err(), rows.Close()) == nil
 }
 
 // CreateTable returns the statement that [Migrate] executes, for a program that migrates in another way.

@@ -117,6 +117,16 @@ func TestReaderExplainsWhatALogLacks(t *testing.T) {
 	}
 }
 
+// nginx writes rt=0.000 for what takes less than a millisecond, and rt=- for nothing.
+func TestReaderKnowsDurationsOfZero(t *testing.T) {
+	for end, want := range map[string]int64{"rt=0.000": 1, "rt=0.012": 1, "0ms": 1, "rt=-": 0, "rt=-1": 0, "rt=NaN": 0, `"curl"`: 0} {
+		line := `203.0.113.9 - - [01/Nov/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 3 "-" "curl" ` + end + "\n"
+		if got := read(t, &Options{}, line); got.Timed != want {
+			t.Errorf("%s: %d lines have a duration, want %d", end, got.Timed, want)
+		}
+	}
+}
+
 // Lines are sorted within a window, files are merged, and gzip is unpacked.
 func TestReaderMergesByTime(t *testing.T) {
 	even, odd := "", ""

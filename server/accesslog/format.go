@@ -131,7 +131,7 @@ func parseCombined(s *source, text []byte, l *line) bool {
 		parts.next()
 		l.fields[fieldReferer], l.fields[fieldUserAgent] = parts.next(), parts.next()
 	}
-	l.duration = lastDuration(rest)
+	l.duration, l.timed = lastDuration(rest)
 	return len(l.fields[fieldStatus]) == 3
 }
 
@@ -149,10 +149,10 @@ func (s *source) cachedTime(date []byte, l *line) (ok bool) {
 }
 
 // lastDuration returns the duration at the end of a line, if it has one.
-func lastDuration(text []byte) int64 {
+func lastDuration(text []byte) (d int64, ok bool) {
 	n := len(text)
 	if n == 0 || text[n-1] == '"' { // as most lines end
-		return 0
+		return 0, false
 	}
 	last := text[bytes.LastIndexByte(text, ' ')+1:]
 	if ms, ok := bytes.CutSuffix(last, []byte("ms")); ok {
@@ -161,7 +161,7 @@ func lastDuration(text []byte) int64 {
 	if seconds, ok := bytes.CutPrefix(last, []byte("rt=")); ok {
 		return durationOf(seconds, time.Second)
 	}
-	return 0
+	return 0, false
 }
 
 // ALB of AWS: https 2026-01-02T15:04:05.123456Z app/name 203.0.113.9:4711 … "GET https://host:443/path HTTP/1.1" "agent" …
@@ -270,7 +270,7 @@ func parseCloudFront(s *source, text []byte, l *line) bool {
 		case "timestamp", "timestamp(ms)":
 			l.time, _ = anyTime(part)
 		case "time-taken":
-			l.duration = durationOf(part, time.Second)
+			l.duration, l.timed = durationOf(part, time.Second)
 		case "cs-uri-stem":
 			stem = part
 		case "cs-uri-query":
@@ -343,7 +343,7 @@ func parseJSON(s *source, text []byte, l *line) (ok bool) {
 		return false
 	}
 	if unit := s.format.json.unit; unit > 0 && values[1] != nil {
-		l.duration = durationOf(values[1], unit)
+		l.duration, l.timed = durationOf(values[1], unit)
 	}
 	copy(l.fields[:], values[2:2+fieldPath])
 	l.setAddress(l.fields[fieldAddress])

@@ -13,7 +13,8 @@ import (
 // A line is what a format understands of one line. Its texts are parts of the line, or of a scratch buffer.
 type line struct {
 	time     int64 // Unix nanoseconds, of the start, or of the end if the format says so
-	duration int64 // nanoseconds; 0 if the line has none
+	duration int64 // nanoseconds
+	timed    bool  // the line has a duration, which may be 0
 	fields   [numFields][]byte
 	others   [][]byte // of JSON: the fields that were asked for by their own names
 }

@@ -207,7 +207,7 @@ func (s *source) add(text []byte) {
 		return
 	}
 	s.Lines++
-	if l.duration > 0 && s.AtEnd {
+	if l.timed && s.AtEnd {
 		s.Timed++
 		l.time = max(l.time-l.duration, minTime)
 	}

@@ -74,10 +74,10 @@ func anyTime(text []byte) (int64, bool) {
 }
 
 // durationOf parses a number, with or without a fraction, of a unit.
-func durationOf(text []byte, unit time.Duration) int64 {
+func durationOf(text []byte, unit time.Duration) (d int64, ok bool) {
 	f, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || !(f > 0) || f*float64(unit) > float64(24*time.Hour) {
-		return 0
+	if err != nil || !(f >= 0) || f*float64(unit) > float64(24*time.Hour) {
+		return 0, false
 	}
-	return int64(f * float64(unit))
+	return int64(f * float64(unit)), true
 }

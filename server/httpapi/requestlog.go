@@ -54,7 +54,7 @@ func (s *Server) logDenial(t *takecall.Call, r *takecall.Reply) {
 	case t.ByRules():
 		for i := range r.Parts {
 			if p := &r.Parts[i]; !p.Decision.Allowed {
-				s.requests.DeniedByRule(p.Rule, t.Descriptors[i].Entries, p.Decision.RetryAfter)
+				s.requests.DeniedByRule(p.Rule, t.Descriptors[i].Entries, &p.Decision)
 			}
 		}
 	default:

@@ -95,19 +95,19 @@ func (l *Log) DeniedByRules(ds []engine.Descriptor, r *engine.Result) {
 	}
 	for i := range r.Statuses {
 		if s := &r.Statuses[i]; s.OverLimit {
-			l.DeniedByRule(s.Rule, ds[i].Entries, s.Decision.RetryAfter)
+			l.DeniedByRule(s.Rule, ds[i].Entries, &s.Decision)
 		}
 	}
 }
 
 // DeniedByRule logs a descriptor that denied a request, if it is sampled. The rule is nil if
 // no rule matched.
-func (l *Log) DeniedByRule(rule *rules.Rule, entries []rules.Entry, retryAfter time.Duration) {
+func (l *Log) DeniedByRule(rule *rules.Rule, entries []rules.Entry, by *penstock.Decision) {
 	skipped, ok := l.sampleDenial()
 	if !ok {
 		return
 	}
-	d := denial{key: string(rules.AppendKey(nil, entries)), retryAfter: retryAfter}
+	d := denial{key: string(rules.AppendKey(nil, entries)), retryAfter: by.RetryAfter, banned: by.Source == penstock.SourceOverride}
 	if rule != nil {
 		d.rule = rule.Name
 	}
@@ -120,6 +120,7 @@ type denial struct {
 	limit      penstock.Limit // zero unless it is a request limit
 	key        string
 	retryAfter time.Duration
+	banned     bool // by an override or a penalty, whatever is left of the limit
 }
 
 // sampleDenial reports whether a denial is to be logged now, and how many were not since
@@ -145,7 +146,11 @@ func (l *Log) logDenial(d denial, skipped int64) {
 	if d.retryAfter == penstock.Never {
 		retry = "never"
 	}
-	l.log.Info("denied", by, slog.String("key", Cut(d.key)), slog.String("retry_after", retry), slog.Int64("not_logged", skipped))
+	attrs := []any{by, slog.String("key", Cut(d.key)), slog.String("retry_after", retry)}
+	if d.banned {
+		attrs = append(attrs, slog.Bool("banned", true))
+	}
+	l.log.Info("denied", append(attrs, slog.Int64("not_logged", skipped))...)
 }
 
 // maxText is how many bytes of a caller's text are logged.

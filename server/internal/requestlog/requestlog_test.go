@@ -81,11 +81,15 @@ func TestLogDenialsAreSampled(t *testing.T) {
 			{Rule: &rules.Rule{Name: "api/a"}},
 			{OverLimit: true},
 		}})
+		time.Sleep(time.Second)
+		banned := &penstock.Decision{RetryAfter: time.Hour, Source: penstock.SourceOverride}
+		l.DeniedByRule(&rules.Rule{Name: "api/tenant"}, ds[0].Entries, banned)
 		want(t, &b,
 			`level=INFO msg=denied api=http limit=3/1m key="ada\nforged" retry_after=1.5s not_logged=0`,
 			`level=INFO msg=denied api=http limit=3/1m key=ada retry_after=never not_logged=0`,
 			`level=INFO msg=denied api=http rule=api/tenant key="tenant=globex" retry_after=1s not_logged=5`,
-			`level=INFO msg=denied api=http rule="none matched" key="usr=x" retry_after=0s not_logged=0`)
+			`level=INFO msg=denied api=http rule="none matched" key="usr=x" retry_after=0s not_logged=0`,
+			`level=INFO msg=denied api=http rule=api/tenant key="tenant=globex" retry_after=1h0m0s banned=true not_logged=0`)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -172,7 +173,11 @@ func (t *topCommand) printOnce(ctx context.Context, at *connection, out io.Write
 // fetch asks the server for what the view shows.
 func (t *topCommand) fetch(ctx context.Context, at *connection) (*topFrame, error) {
 	f := &topFrame{sort: t.sort}
-	err := t.getLive(ctx, at, &f.live)
+	response := struct {
+		*observe.Live
+		FailedReload **adminapi.Reload `json:"failed_reload"`
+	}{&f.live, &f.failedReload}
+	err := t.getLive(ctx, at, &response)
 	if err == nil && t.view == viewKeys {
 		f.top = &observe.Top{}
 		err = t.getTop(ctx, at, t.by, f.top)

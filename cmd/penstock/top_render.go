@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,17 +10,19 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/observe"
 )
 
 // A topFrame is one picture of penstock top. Its lines depend on nothing else, so that
 // they can be tested without a terminal.
 type topFrame struct {
-	live  observe.Live
-	top   *observe.Top // nil in the live view
-	sort  string
-	width int
-	color bool
+	live         observe.Live
+	failedReload *adminapi.Reload // nil unless the last load of the rules failed
+	top          *observe.Top     // nil in the live view
+	sort         string
+	width        int
+	color        bool
 }
 
 func (f *topFrame) lines() []string {
@@ -66,6 +69,14 @@ func (f *topFrame) warnings() (lines []string) {
 	s := &f.live.Store
 	if s.Degraded {
 		lines = append(lines, f.red(f.cut("decided without the store: "+printable(strings.Join(s.Reasons, "; ")))))
+	}
+	if r := f.failedReload; r != nil && len(r.Errors) > 0 {
+		first := r.Errors[0]
+		text := "old rules in force, the last load failed: " + first.Reason
+		if first.File != "" {
+			text = fmt.Sprintf("old rules in force, the last load failed: %s:%d: %s", filepath.Base(first.File), first.Line, first.Reason)
+		}
+		lines = append(lines, f.red(f.cut(printable(text))))
 	}
 	for _, loss := range s.StateLosses {
 		if loss.Count > 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/observe"
 )
 
@@ -78,8 +79,10 @@ func TestTopWarns(t *testing.T) {
 		Kind: "redis", Degraded: true, Reasons: []string{"shard 0 is down"}, StateLosses: []observe.StateLoss{{Reason: "keys_gone", Count: 2}, {Reason: "new_run"}},
 		Shards: []observe.Shard{{State: "down"}, {Shard: 1, State: "up"}}, Errors: 7,
 	}
+	f.failedReload = &adminapi.Reload{Errors: []adminapi.ReloadError{{File: "/etc/penstock/shop.yaml", Line: 6, Reason: "unknown key"}}}
 	got := strings.Join(f.lines(), "\n")
 	for _, want := range []string{
+		"old rules in force, the last load failed: shop.yaml:6: unknown key",
 		"all 2 daemons, seen by web-1/7", "decided without the store: shard 0 is down", "lost state 2 times (keys_gone)",
 		"no news from web-2/9", "store redis: 1 of 2 shards up, 7 failed calls",
 	} {
@@ -100,6 +103,7 @@ func TestTopEscapesHostileText(t *testing.T) {
 	f.live.Store = observe.Store{Kind: hostile, Degraded: true, Reasons: []string{hostile}, StateLosses: []observe.StateLoss{{Reason: hostile, Count: 1}}}
 	f.live.Listeners[0].Name, f.live.Rules[0].Name, f.live.Rules[1].Limit = hostile, hostile, hostile
 	f.live.Daemons = []observe.Daemon{{Name: hostile, Missing: true}}
+	f.failedReload = &adminapi.Reload{Errors: []adminapi.ReloadError{{File: hostile, Reason: hostile}}}
 	live := f.lines()
 	f.top = &observe.Top{Enabled: true, Keys: []observe.TopKey{{Rule: hostile, Key: hostile}, {Limit: hostile, KeyBase64: hostile}}}
 	for _, line := range append(live, f.lines()...) {

@@ -117,8 +117,12 @@ func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrid
 		return err
 	}
 	response := overridesChanged{Set: len(all), Durable: s.engine.Overrides().Durable()}
-	if !response.Durable {
-		response.Note = "kept in the memory of this process, and lost when it ends: set --data to keep them"
+	switch {
+	case s.engine.Overrides().Shared():
+	case response.Durable:
+		response.Note = "in force on this daemon alone: only Redis shares overrides"
+	default:
+		response.Note = "in force on this daemon alone, and lost when it ends: only Redis shares overrides, and --data keeps them"
 	}
 	writeJSON(w, http.StatusOK, response)
 	return nil

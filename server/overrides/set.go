@@ -97,6 +97,9 @@ func (s *Set) Close() error {
 // Durable reports whether the overrides outlast the process.
 func (s *Set) Durable() bool { return s.shared != nil || s.journal != nil }
 
+// Shared reports whether other daemons have the same overrides.
+func (s *Set) Shared() bool { return s.shared != nil }
+
 // Index returns the index of a rule, which is valid as long as the set.
 func (s *Set) Index(rule string) *Index {
 	x, ok := s.indexes.Load(rule)

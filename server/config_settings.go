@@ -97,7 +97,7 @@ var Settings = slices.Concat(
 	),
 	group("Redis outages and load",
 		Setting{Name: "nodes", Kind: "number", Default: "1", Help: "least number of servers that share the store; while it is unavailable, each grants its part of a limit", set: to(parseCount, func(c *Config) *int { return &c.Nodes })},
-		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis is unavailable: local, allow or deny; default of on_store_failure in rules", Values: failureNames, set: to(oneOf(failureNames), func(c *Config) *string { return &c.OnStoreFailure })},
+		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis or the database is unavailable: local, allow or deny; default of on_store_failure in rules", Values: failureNames, set: to(oneOf(failureNames), func(c *Config) *string { return &c.OnStoreFailure })},
 		Setting{Name: "deny-cache", Default: "true", Help: "cache denials; default of deny_cache in rules", set: to(parseFlag, func(c *Config) *bool { return &c.DenyCache })},
 		Setting{Name: "deny-cache-age", Kind: "duration", Default: "1s", Help: "maximum time for which a denial is cached; a refund or reset on another server is noticed after this long", set: to(parsePositive, func(c *Config) *time.Duration { return &c.DenyCacheAge })},
 		Setting{Name: "lease", Default: "false", Help: "lease units of busy token buckets and spend them locally, which may exceed a limit by a tenth of its burst; default of lease in rules", set: to(parseFlag, func(c *Config) *bool { return &c.Lease })},

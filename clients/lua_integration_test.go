@@ -125,7 +125,7 @@ func ask(t *testing.T, url string, fields ...string) string {
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Add(fields[i], fields[i+1])
 	}
-	response, err := http.DefaultClient.Do(r)
+	response, err := (&http.Client{Timeout: time.Minute}).Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +182,10 @@ func TestIntegrationLuaClientLimits(t *testing.T) {
 	}
 	expect(t, ask(t, nginx+"/closed", "Cookie", "sid=1; sid=2"), "400")
 	expect(t, ask(t, nginx+"/closed", "Cookie", "sid=1", "Cookie", "sid=2"), "400")
+	for _, long := range []string{"a", " ", "=", `"`, ";"} { // all in linear time
+		text := strings.Repeat(long, 120_000)
+		expect(t, ask(t, nginx+"/closed", "Cookie", text+"; sid=b"+text+"b; sid=2"), "400")
+	}
 	expect(t, ask(t, nginx+"/open", "X-User", "dora"), "passed") // the seventh of the address
 	expect(t, ask(t, nginx+"/open", "X-User", "emil"), "429 retry")
 

@@ -182,14 +182,23 @@ local function one(value, what)
   return (value == nil or value == true) and "" or value
 end
 
--- cookie returns the value of a cookie.
+-- trim returns a text without the spaces around it, in linear time: the client chooses the text.
+local function trim(text)
+  local from, to = text:find("%S"), #text
+  while to > 0 and text:find("^%s", to) do to = to - 1 end
+  return text:sub(from or 1, to)
+end
+
+-- cookie returns the value of a cookie. A pattern that finds names and values at once would take quadratic time,
+-- and a long cookie would block nginx.
 local function cookie(name)
   local lines, found = ngx.req.get_headers(0)["cookie"] or "", nil
   if type(lines) == "table" then lines = table.concat(lines, ";") end
-  for key, value in lines:gmatch("%s*([^=;%s]+)%s*=([^;]*)") do
-    if key == name then
+  for pair in lines:gmatch("[^;]+") do
+    local at = pair:find("=", 1, true)
+    if at and trim(pair:sub(1, at - 1)) == name then
       if found then return nil, "cookie " .. name .. " is there more than once" end
-      found = value:match('^%s*"?(.-)"?%s*$')
+      found = trim(pair:sub(at + 1)):match('^"?(.-)"?$')
     end
   end
   return found or ""

@@ -171,6 +171,7 @@ func TestConditions(t *testing.T) {
 		"denied keys > 1":                        true,
 		"not understood > 0":                     false,
 		"newly denied > 0":                       true,
+
 		"rule edge/remote_address newly denied > 2":   false,
 		"rule edge/remote_address denies key vip:*":   true,
 		"denies key remote_address=10.0.0.1":          true,

@@ -18,12 +18,10 @@ type GateOptions struct {
 	// MaxLimit bounds the limit that the gate finds out. Default: 10,000.
 	MaxLimit int
 
-	// MaxWait is how long a call may wait for its turn at most. A call whose turn
-	// would hardly come in time is refused at once, and so is one that is not
-	// needed to keep the server busy. A gate that finds out its limit lets calls
-	// wait for about five times what they take, and critical ones for ten times. A
-	// negative number lets no call wait. Default: one second, and 100 ms with a
-	// fixed Limit.
+	// MaxWait is how long a call may wait for its turn. A call whose turn would
+	// hardly come in time is refused at once. While some calls wait at all times,
+	// which means that waiting does not help, the bound is a twentieth of it. A
+	// negative number lets no call wait. Default: 100 ms.
 	MaxWait time.Duration
 
 	// Now is the clock, for tests and simulations. It must be safe for
@@ -35,7 +33,6 @@ type GateOptions struct {
 const (
 	defaultMaxLimit = 10_000
 	defaultGateWait = 100 * time.Millisecond
-	maxGateWait     = time.Second
 )
 
 // A Gate bounds how many calls are in flight, so that a server under overload
@@ -55,8 +52,8 @@ const (
 //
 // Requests that wait for a processor have not entered yet. The gate sees by the runtime's metrics
 // how long goroutines wait for one, and admits fewer calls if that is too long because of them. A
-// server whose calls only compute should call [runtime.Gosched] after Enter, as the middleware does, so that they
-// reach the gate and are counted.
+// server whose calls only compute should call [runtime.Gosched] after Enter, as the middleware does,
+// so that they reach the gate and are counted.
 //
 // Calls wait by priority, and in order of arrival within one. No call is admitted
 // while a call of a better priority, or an earlier one of its own, is waiting.
@@ -95,9 +92,6 @@ func NewGate(o *GateOptions) *Gate {
 		o = &GateOptions{}
 	}
 	g := &Gate{clock: monotime.New(o.Now), fixed: o.Limit > 0, maxWait: int64(defaultGateWait)}
-	if !g.fixed {
-		g.maxWait = int64(maxGateWait)
-	}
 	if o.MaxWait != 0 {
 		g.maxWait = max(int64(o.MaxWait), 0)
 	}
@@ -155,9 +149,8 @@ const ranks = 3
 // A Pass is an admitted call. Its caller must end it, exactly once, with Leave: leaving twice
 // ends another call early.
 type Pass struct {
-	gate   *Gate
-	start  int64
-	others int // in flight when it was admitted
+	gate  *Gate
+	start int64
 }
 
 // Enter admits a call, after a short wait if the gate is full, or returns a
@@ -168,22 +161,21 @@ func (g *Gate) Enter(ctx context.Context, p Priority) (Pass, error) {
 	if g.delay != nil && now >= g.delay.dueAt.Load() {
 		g.checkDelay(now)
 	}
-	if others, ok := g.tryEnter(); ok {
-		return Pass{g, now, others}, nil
+	if g.tryEnter() {
+		return Pass{g, now}, nil
 	}
 	return g.enterFull(ctx, p, now)
 }
 
-// tryEnter admits a call if there is room, and no call is waiting. It returns how many others are in
-// flight.
-func (g *Gate) tryEnter() (others int, ok bool) {
+// tryEnter admits a call if there is room, and no call is waiting.
+func (g *Gate) tryEnter() bool {
 	for {
 		word := g.word.Load()
 		if word&waitingFlag != 0 || isFull(word) {
-			return 0, false
+			return false
 		}
 		if g.word.CompareAndSwap(word, word+oneCall) {
-			return inFlight(word), true
+			return true
 		}
 	}
 }
@@ -192,17 +184,17 @@ func (g *Gate) tryEnter() (others int, ok bool) {
 // the server, and so does that of another if it was longer than usual.
 func (p Pass) Leave(o Outcome) {
 	if p.gate != nil {
-		p.gate.leave(p.start, p.others, o, p.gate.clock.Now())
+		p.gate.leave(p.start, o, p.gate.clock.Now())
 	}
 }
 
-func (g *Gate) leave(start int64, others int, o Outcome, now int64) {
+func (g *Gate) leave(start int64, o Outcome, now int64) {
 	word := g.word.Add(^uint64(0))
 	if inFlight(word) == countMask { // no call was in flight: the caller has left before
 		g.word.Add(1)
 		return
 	}
-	if g.meter.record(start, now, o, others+1) {
+	if g.meter.record(start, now, o, inFlight(word)+1) {
 		g.removeHung()
 	}
 	if now >= g.meter.checkAt.Load() {

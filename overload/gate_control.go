@@ -86,21 +86,8 @@ func (g *Gate) check(now int64) {
 func (g *Gate) beginCohort(now int64) {
 	word := g.word.Load()
 	g.control.admittedAt, g.control.closedAt = admitted(word), 0
-	enough := int64(firstCalls)
-	if g.meter.mean.Load() > 0 {
-		enough = max(int64(g.control.spread/meanVariance), 4*minCalls)
-	}
-	g.meter.begunAt.Store(int64(admitted(word)))
-	g.meter.enough.Store(enough)
 	g.meter.reset(now, inFlight(word))
 	g.meter.checkAt.Store(now + g.control.span)
-}
-
-// hasEnough reports whether so many calls have begun that the cohort can be closed before its time, which
-// is a matter of the rate at which calls came before.
-func (g *Gate) hasEnough() bool {
-	begun := admittedSince(admitted(g.word.Load()), int(g.meter.begunAt.Load()))
-	return int64(begun) >= g.meter.enough.Load()
 }
 
 // closeCohort completes the cohort if enough calls have begun.
@@ -113,7 +100,6 @@ func (g *Gate) closeCohort(now int64) {
 		return
 	}
 	c.begun, c.closedAt = begun, now
-	g.meter.enough.Store(math.MaxInt64)
 	g.meter.until.Store(now)
 	g.pollCohort(now)
 }
@@ -148,8 +134,11 @@ func (g *Gate) endCohort(now int64) {
 	n, mean, variance := m.latency(g.unended(), age)
 	refused := float64(m.refused.Load())
 	share := refused / (refused + float64(c.begun)*float64(now-began)/float64(c.closedAt-began))
-	c.share += 0.5 * (share - c.share)
+	c.share += 0.3 * (share - c.share)
 	m.share.Store(int64(1e6 * c.share))
+	if m.share.Load() < 200_000 {
+		g.queue.settle()
+	}
 	if n < minCalls/2 {
 		return
 	}
@@ -162,22 +151,16 @@ func (g *Gate) endCohort(now int64) {
 	if g.fixed {
 		return
 	}
-	slope, slopeVar := m.slope()
 	c.finder.update(measurement{
-		slope: slope, slopeVar: slopeVar,
-		alone: float64(m.alone.Load()), aloneTook: float64(m.aloneSum.Load()),
 		took:     math.Log(mean),
 		variance: variance / n,
 		spread:   variance,
 		inFlight: m.meanInFlight(),
 		peak:     float64(m.peak.Load() - m.hung.Load()),
 		full:     5*(refused+float64(m.waited.Load())) >= refused+float64(c.begun),
-		refusing: 100*refused >= refused+float64(c.begun),
 		seconds:  float64(now-began) / 1e9,
 	})
 	m.probing.Store(c.finder.probing)
-	m.base.Store(c.finder.baseLatency())
-	m.surplus.Store(int64(1e6 * c.finder.surplus(c.finder.limit)))
 	g.publish()
 }
 

@@ -76,7 +76,8 @@ func nanosOf(edges []float64) int64 {
 
 // checkDelay halves the limit if calls wait too long for a processor and are the reason for that: each
 // call in flight makes others wait for at most two time slices, so a longer wait has another reason, which
-// fewer calls would not end. There are never fewer calls than processors.
+// fewer calls would not end. There are never fewer calls than processors. A gate that refuses no calls
+// does not begin to because of waits: below the capacity they pass.
 func (g *Gate) checkDelay(now int64) {
 	c := &g.control
 	if !c.mu.TryLock() {
@@ -88,10 +89,13 @@ func (g *Gate) checkDelay(now int64) {
 	if !ok {
 		return
 	}
+	if g.meter.refused.Load() == 0 { // a burst that the server works off
+		delay = 0
+	}
 	g.meter.delay.Store(delay)
 	procs := int64(g.delay.procs())
 	calls := int64(inFlight(g.word.Load())) - g.meter.hung.Load()
-	tooLong := delay > max(2*timeSlice+timeSlice/2, maxDelayMean*g.meter.base.Load())
+	tooLong := delay > max(2*timeSlice+timeSlice/2, maxDelayMean*c.finder.baseLatency())
 	if tooLong && 2*calls*timeSlice >= delay*procs && c.finder.limit > float64(procs) {
 		c.finder.halve(float64(procs))
 		g.publish()

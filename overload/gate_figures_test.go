@@ -72,7 +72,7 @@ var distributions = []struct {
 }
 
 // TestGateServesAtCapacityUnderOverload promises 0.95 of the capacity, and latency
-// of at most twice that of an idle server, two and three quarters with two workers:
+// of at most twice that of an idle server, two and a half times with two workers:
 // there a limit of four instead of three is half a service time more. A single run of
 // a small server may be off by chance.
 func TestGateServesAtCapacityUnderOverload(t *testing.T) {
@@ -105,7 +105,7 @@ func testOverload(t *testing.T, server func(*simulation) simserver.Server, c int
 	}
 	slack, most := 0.0, 2.0
 	if c == 2 {
-		most = 2.75
+		most = 2.5
 	}
 	if n == 1 {
 		slack, most = slack+0.03, most*1.2
@@ -127,7 +127,7 @@ func TestGateKeepsTwoWorkersBusy(t *testing.T) {
 		p99 += s.p99 / 46 / n
 	}
 	check(t, "share of the capacity", served, 0.969, 1)
-	check(t, "p99 beside that of an idle server", p99, 0, 2)
+	check(t, "p99 beside that of an idle server", p99, 0, 1.6)
 }
 
 func TestGateRefusesNothingBelowCapacity(t *testing.T) {
@@ -135,11 +135,7 @@ func TestGateRefusesNothingBelowCapacity(t *testing.T) {
 		for seed := range seeds() {
 			r := newSimRun(seed+1, GateOptions{}, pool(c), workload{rate: simserver.Steady(0.8 * 1e9 / mean * float64(c)), work: simserver.Exponential(mean)})
 			r.run(40e9)
-			most := 0.003
-			if c == 2 { // a queue of what would be late anyway
-				most = 0.05
-			}
-			check(t, fmt.Sprintf("share refused by %d workers at 0.8 of the capacity", c), r.summary(5e9, 40e9, nil).refusedShare, 0, most)
+			check(t, fmt.Sprintf("share refused by %d workers at 0.8 of the capacity", c), r.summary(5e9, 40e9, nil).refusedShare, 0, 0.002)
 		}
 	}
 }
@@ -173,9 +169,9 @@ func TestGateKeepsServingWithHeavyTail(t *testing.T) {
 		r.run(60e9)
 		s := r.summary(20e9, 60e9, nil)
 		served += s.served / n
-		check(t, "standard deviation of the limit beside its mean", s.sdLimit/s.meanLimit, 0, 0.3)
+		check(t, "standard deviation of the limit beside its mean", s.sdLimit/s.meanLimit, 0, 0.25)
 	}
-	check(t, "served of 1000", served, 940, 1100)
+	check(t, "served of 1000", served, 950, 1100)
 }
 
 // TestGateIsNotLockedOutByHungCalls has 21 calls that never end, which is more than
@@ -259,7 +255,7 @@ func TestGateServesCriticalCallsFirst(t *testing.T) {
 		check(t, "share of critical calls refused", critical.refusedShare, 0, 0.0125)
 		normal := r.summary(5e9, 60e9, func(p Priority) bool { return p == Normal })
 		sheddable := r.summary(5e9, 60e9, func(p Priority) bool { return p == Sheddable })
-		check(t, "normal calls served for each sheddable one", normal.served/sheddable.served, 3, anything)
+		check(t, "normal calls served for each sheddable one", normal.served/sheddable.served, 5, anything)
 	}
 }
 

@@ -25,11 +25,7 @@ type limitFinder struct {
 	eased  bool        // see ease
 	waited bool        // whether a probe has waited for latency to rise no further
 
-	slope    float64 // by how much each call in flight slows the others down, in nanoseconds
-	slopeVar float64 // infinite if it is unknown
-
 	growth      float64 // of the last step
-	elastic     bool    // whether a probe has shown that calls do not queue, and they have not since
 	variability float64 // see variabilityOf
 
 	fullFor    float64 // seconds since the last probe
@@ -50,22 +46,8 @@ type measurement struct {
 	spread         float64 // variance of a single latency, relative to the mean
 	inFlight       float64
 	peak           float64
-	full           bool // calls had to wait or were refused
-	refusing       bool // some were refused
+	full           bool // a call had to wait or was refused
 	seconds        float64
-
-	slope, slopeVar  float64 // see limitFinder; a variance of 0 says that nothing is known
-	alone, aloneTook float64 // how many calls were admitted with no other in flight, and how long they took in all
-}
-
-// unqueued is the measurement of the calls that were alone, if they are enough to say something.
-func (m measurement) unqueued() (measurement, bool) {
-	const enough = 8
-	if m.alone < enough {
-		return m, false
-	}
-	m.took, m.variance, m.inFlight = math.Log(max(m.aloneTook/m.alone, 1)), m.spread/m.alone, 1
-	return m, true
 }
 
 // with returns the mean of two measurements, the better known of which counts for more.
@@ -92,14 +74,13 @@ const (
 )
 
 func newLimitFinder(limit, most float64) limitFinder {
-	return limitFinder{limit: limit, most: most, baseVar: math.Inf(1), slopeVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
+	return limitFinder{limit: limit, most: most, baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
 }
 
 func (f *limitFinder) update(m measurement) {
 	if math.IsInf(f.baseVar, 1) {
-		f.begin(m)
+		f.setBase(m)
 	}
-	rising := f.last.variance > 0 && isSlower(m, f.last) // calls may queue, or each takes longer
 	f.variability += 0.2 * (variabilityOf(m.spread) - f.variability)
 	switch {
 	case f.probing:
@@ -109,51 +90,7 @@ func (f *limitFinder) update(m measurement) {
 	default:
 		f.relax(m)
 	}
-	if !rising {
-		f.learnSlope(m)
-	}
-	f.limit = max(min(f.limit, f.most, f.bound(m.full)), 1)
-}
-
-// begin guesses base from the first cohort. If calls queued, they are as slow as each of them that
-// is in flight makes the others, and one alone is not.
-func (f *limitFinder) begin(m measurement) {
-	m, alone := m.unqueued()
-	if !alone && m.slopeVar > 0 && m.slope > 3*math.Sqrt(m.slopeVar) {
-		took := math.Exp(m.took)
-		m.took = math.Log(max(took-m.slope*(m.inFlight-1), took/m.inFlight))
-	}
-	f.setBase(m)
-	if m.full {
-		f.fullFor = f.probeAfter // the guess may be far off, so see at once
-	}
-}
-
-// learnSlope lets old measurements count for less, by a tenth with each new one.
-func (f *limitFinder) learnSlope(m measurement) {
-	f.slopeVar *= 1.1
-	switch difference := m.slope - f.slope; {
-	case m.slopeVar == 0:
-	case math.IsInf(f.slopeVar, 1) || difference*difference > 9*(f.slopeVar+m.slopeVar):
-		f.slope, f.slopeVar = m.slope, m.slopeVar
-	default:
-		gain := f.slopeVar / (f.slopeVar + m.slopeVar)
-		f.slope += gain * difference
-		f.slopeVar *= 1 - gain
-	}
-}
-
-// bound is how many calls take twice the latency without queueing, if each waits for those before it. A
-// gate that is not full has room for bursts.
-func (f *limitFinder) bound(full bool) float64 {
-	if f.slope <= 2*math.Sqrt(f.slopeVar) || math.IsInf(f.slopeVar, 1) {
-		return f.most
-	}
-	queueing := 4.0
-	if full {
-		queueing = 2
-	}
-	return queueing * math.Exp(f.base) / f.slope
+	f.limit = min(max(f.limit, 1), f.most)
 }
 
 // deviations is how far the latency is from base, in standard deviations.
@@ -193,9 +130,7 @@ func (f *limitFinder) learn(m measurement) {
 // needed, so that bursts and slower calls find room.
 func (f *limitFinder) relax(m measurement) {
 	f.fullFor = 0
-	if alone, ok := m.unqueued(); ok {
-		f.learn(alone)
-	} else if m.inFlight <= 1.25*f.baseAt || f.deviations(m) < -2 {
+	if m.inFlight <= 1.25*f.baseAt || f.deviations(m) < -2 {
 		f.learn(m)
 	}
 	room := 4*m.peak + 4
@@ -229,18 +164,12 @@ func isSlower(m, than measurement) bool {
 
 // steer is for a gate that was full.
 func (f *limitFinder) steer(m measurement) {
-	if alone, ok := m.unqueued(); ok && f.deviations(alone) < -2 {
-		f.learn(alone)
-	} else if f.deviations(m) < -2 {
+	if f.deviations(m) < -2 {
 		f.learn(m)
 	}
 	excess := m.took - f.base - f.expectedQueueing(f.limit)
-	if m.refusing {
-		f.fullFor += m.seconds * (1 + max(excess, 0)/0.1)
-	} else {
-		f.fullFor += m.seconds / 4 // a probe might refuse calls
-	}
-	if m.refusing && excess > 0.5 && f.deviations(m) > 3 || f.fullFor >= f.probeAfter {
+	f.fullFor += m.seconds * (1 + max(excess, 0)/0.1)
+	if excess > 0.5 && f.deviations(m) > 3 || f.fullFor >= f.probeAfter {
 		f.probeSoon(m)
 		return
 	}
@@ -288,16 +217,13 @@ func (f *limitFinder) step(m measurement) {
 	if queueing < 0.05+sigma/2 {
 		f.growth = min(2*f.growth, f.limit/2)
 	} else {
-		f.growth, f.elastic = 0, false
+		f.growth = 0
 	}
 	least := f.surplus(f.limit)
 	f.growth = max(f.growth, least/2)
 	move := math.Log(math.Exp(-queueing) + max(f.growth, least)/f.limit)
 	z := move / sigma
-	if !f.elastic {
-		move *= z * z / (z*z + 6)
-	}
-	f.limit *= math.Exp(move)
+	f.limit *= math.Exp(move * z * z / (z*z + 6))
 }
 
 // halve is for calls that wait for a processor.
@@ -325,12 +251,7 @@ func (f *limitFinder) probe(m measurement) {
 func (f *limitFinder) descend(from measurement) {
 	f.ref, f.cohorts = from, 0
 	f.limit /= 2
-	if f.limit < singleBelow { // one call alone cannot queue
-		f.limit = 1
-	}
 }
-
-const singleBelow = 1.2
 
 // isRising reports whether the first calls of a probe are slower than those before it. Fewer
 // calls are not slower, so latency was rising before the probe, which then says nothing.
@@ -395,6 +316,6 @@ func (f *limitFinder) evaluateProbe(m measurement, e, z float64) {
 		if overall > 0.8 && !f.rising { // so the server bears more of them
 			f.limit = max(f.limit, 1.5*f.resume)
 		}
-		f.growth, f.elastic = f.limit/4, true
+		f.growth = f.limit / 4
 	}
 }

@@ -3,14 +3,13 @@ package overload
 import (
 	"math"
 	"testing"
-	"time"
 )
 
 // measured returns a measurement of a full gate, with the latency in milliseconds.
 func measured(latency, inFlight, variance float64) measurement {
 	return measurement{
 		took: math.Log(latency * 1e6), variance: variance, spread: 1,
-		inFlight: inFlight, peak: inFlight, full: true, refusing: true, seconds: 0.5,
+		inFlight: inFlight, peak: inFlight, full: true, seconds: 0.5,
 	}
 }
 
@@ -168,39 +167,5 @@ func TestMeasurementsAreCombinedByVariance(t *testing.T) {
 	}
 	if math.Abs(m.inFlight-12.5) > 1e-9 || math.Abs(m.variance-0.0075) > 1e-9 {
 		t.Errorf("in flight %g, variance %g, want 12.5 and 0.0075", m.inFlight, m.variance)
-	}
-}
-
-// Each call in flight makes the next one wait for 2 ms.
-func TestMeterSlopeIsWhatEachCallCosts(t *testing.T) {
-	var m meter
-	for i := range 40 {
-		inFlight := 1 + i%8
-		m.sample(int64(time.Duration(10+2*inFlight+i%3)*time.Millisecond), Success, inFlight)
-	}
-	if slope, variance := m.slope(); slope < 1.8e6 || slope > 2.2e6 || variance <= 0 || variance > 1e11 {
-		t.Errorf("got %g ± √%g, want about 2 ms", slope, variance)
-	}
-	m.reset(0, 0)
-	for range 40 {
-		m.sample(int64(10*time.Millisecond), Success, 5)
-	}
-	if slope, variance := m.slope(); slope != 0 || variance != 0 {
-		t.Errorf("always five in flight: got %g ± √%g, want nothing", slope, variance)
-	}
-}
-
-// A server of one worker that is half idle: calls that find it idle take 10 ms, others longer. Its gate has
-// room for a few calls, and not for four times as many as there were.
-func TestLimitFinderBoundsCallsThatQueue(t *testing.T) {
-	f := newLimitFinder(20, 10_000)
-	for range 20 {
-		f.update(measurement{
-			took: math.Log(20e6), variance: 0.01, spread: 0.6, inFlight: 2, peak: 7, seconds: 0.5,
-			slope: 10e6, slopeVar: 4e12, alone: 20, aloneTook: 200e6,
-		})
-	}
-	if f.limit < 3 || f.limit > 4.5 {
-		t.Errorf("limit: got %g, want about 4", f.limit)
 	}
 }

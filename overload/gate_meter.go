@@ -15,27 +15,18 @@ import (
 type meter struct {
 	checkAt atomic.Int64 // when the control has something to do
 
-	begunAt atomic.Int64 // how many calls had been admitted when the cohort began
-	enough  atomic.Int64 // how many of it say enough
-
 	from, until atomic.Int64 // when the calls of the cohort began
 	samples     atomic.Int64 // how many of them were measured, and with how many calls in flight: see oneSample
 	skipped     atomic.Int64 // and how many ended otherwise
 	sum         atomic.Int64 // of latencies, in nanoseconds
-	squares     atomic.Int64 // of latencies, in square microseconds
-	counts      atomic.Int64 // squares of the calls in flight
-	products    atomic.Int64 // of latencies, in microseconds, and calls in flight
-	alone       atomic.Int64 // calls that were admitted with no other in flight
-	aloneSum    atomic.Int64 // of their latencies
+	squares     atomic.Int64 // of every fourth latency, in square microseconds
 	peak        atomic.Int64 // the most calls in flight
 	waited      atomic.Int64 // calls that had to wait
 	refused     atomic.Int64
 
 	mean    atomic.Int64 // the latency of the last cohort
-	base    atomic.Int64 // the latency without queueing; 0 if it is unknown
-	probing atomic.Bool  // whether the limit is low for a moment, on purpose
-	surplus atomic.Int64 // by how much the limit exceeds the number of workers, in millionths
 	delay   atomic.Int64 // how long goroutines wait for a processor
+	probing atomic.Bool  // whether the limit is low for a moment, on purpose
 	share   atomic.Int64 // the refused calls in a million, smoothed
 	spread  atomic.Int64 // variance of a latency, relative to the mean, in millionths, smoothed
 
@@ -68,21 +59,16 @@ func (m *meter) record(start, now int64, o Outcome, inFlight int) (hung bool) {
 	return hung
 }
 
-// sample adds a call to the cohort.
+// sample adds a call to the cohort. The variance needs no more than every fourth.
 func (m *meter) sample(took int64, o Outcome, inFlight int) {
 	if o != Success && took < m.mean.Load() { // an early error says nothing about latency
 		m.skipped.Add(1)
 		return
 	}
 	m.sum.Add(took)
-	m.samples.Add(oneSample + int64(inFlight))
-	micros := took / 1000
-	m.squares.Add(micros * micros)
-	m.counts.Add(int64(inFlight) * int64(inFlight))
-	m.products.Add(micros * int64(inFlight))
-	if inFlight == 1 {
-		m.alone.Add(1)
-		m.aloneSum.Add(took)
+	if n := m.samples.Add(oneSample + int64(inFlight)); n/oneSample%4 == 1 {
+		micros := took / 1000
+		m.squares.Add(micros * micros)
 	}
 }
 
@@ -93,10 +79,6 @@ func (m *meter) reset(now int64, inFlight int) {
 	m.skipped.Store(0)
 	m.sum.Store(0)
 	m.squares.Store(0)
-	m.counts.Store(0)
-	m.products.Store(0)
-	m.alone.Store(0)
-	m.aloneSum.Store(0)
 	m.refused.Store(0)
 	m.waited.Store(0)
 	m.peak.Store(int64(inFlight))
@@ -111,7 +93,8 @@ func (m *meter) latency(unended int, age int64) (n, mean, variance float64) {
 	samples := m.samples.Load() / oneSample
 	n = float64(samples) + float64(unended)
 	mean = max((float64(m.sum.Load())+float64(unended)*float64(age))/n, 1) // a coarse clock may say 0
-	squares := (float64(m.squares.Load()) + float64(unended)*micros*micros) / n
+	squares := float64(m.squares.Load()) / float64(max((samples+3)/4, 1)) * float64(samples)
+	squares = (squares + float64(unended)*micros*micros) / n
 	variance = squares/(mean*mean/1e6) - 1
 	return n, mean, max(variance, 0)
 }
@@ -125,28 +108,6 @@ func (m *meter) meanInFlight() float64 {
 	mean := float64(samples%oneSample) / float64(samples/oneSample)
 	return max(mean-float64(m.hung.Load()), 1)
 }
-
-// slope is by how much latency grew with each call that was in flight when another was admitted, in
-// nanoseconds, by linear regression, and its variance. That is 0 if their number was always the
-// same, so that nothing is known.
-func (m *meter) slope() (slope, variance float64) {
-	samples := m.samples.Load()
-	n := float64(samples / oneSample)
-	if n < minCalls {
-		return 0, 0
-	}
-	count, took := float64(samples%oneSample)/n, float64(m.sum.Load())/n
-	spread := float64(m.counts.Load())/n - count*count
-	if spread < 0.05 {
-		return 0, 0
-	}
-	slope = (1e3*float64(m.products.Load())/n - count*took) / spread
-	rest := 1e6*float64(m.squares.Load())/n - took*took - slope*slope*spread
-	return slope, max(rest, 1) / (n * spread) * slopeInflation
-}
-
-// slopeInflation is because successive calls find similar numbers in flight, so that they say less.
-const slopeInflation = 2
 
 // irregularity is 1 if calls end at random, and nearly 0 if all take equally long. Latencies of
 // equal calls vary as well, because they have waiting in them. The variance makes less of that than

@@ -13,15 +13,16 @@ import (
 type waitQueue struct {
 	mu    sync.Mutex
 	ranks [ranks]rankQueue
-
-	turn   float64 // the time between two turns, in nanoseconds, while calls wait
-	turnAt int64   // when the last one was
 }
 
-// A rankQueue is the calls of one priority.
+// A rankQueue is the calls of one priority. While it is standing, waiting calls
+// are always there, and waiting longer would admit no more of them.
 type rankQueue struct {
 	first, last *waiter
 	length      int
+	standing    bool
+	promptAt    int64 // when a call was last admitted soon, or began to wait alone
+	askedAt     int64 // when a call last found the gate full
 }
 
 // A waiter is a call that waits. The queue's mutex guards its links.
@@ -30,12 +31,14 @@ type waiter struct {
 	rank       int
 	since      int64
 	granted    int64         // when it was admitted
-	others     int           // in flight then
 	ready      chan struct{} // receives when it was admitted
 }
 
 // maxWaiting bounds the waiting calls.
 const maxWaiting = 10_000
+
+// standingShare is the share of MaxWait that a call waits in a standing queue.
+const standingShare = 20
 
 // enterFull is Enter where the gate is full, or calls are waiting.
 func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, error) {
@@ -47,13 +50,13 @@ func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, erro
 	case wait == 0:
 		return Pass{}, g.full(p)
 	case w == nil:
-		return Pass{g, now, limitOf(g.word.Load()) - 1}, nil
+		return Pass{g, now}, nil
 	}
 	timer := time.NewTimer(time.Duration(wait))
 	defer timer.Stop()
 	select {
 	case <-w.ready:
-		return Pass{g, w.granted, w.others}, nil
+		return Pass{g, w.granted}, nil
 	case <-timer.C:
 		return g.giveUp(w, p)
 	case <-ctx.Done():
@@ -68,13 +71,13 @@ func (g *Gate) giveUp(w *waiter, p Priority) (Pass, error) {
 		g.meter.refused.Add(1)
 		return Pass{}, g.full(p)
 	}
-	return Pass{g, w.granted, w.others}, nil
+	return Pass{g, w.granted}, nil
 }
 
 // cancel ends the wait of a call whose context has ended.
 func (g *Gate) cancel(w *waiter) {
 	if !g.queue.remove(w, &g.word) {
-		Pass{g, w.granted, w.others}.Leave(Canceled)
+		Pass{g, w.granted}.Leave(Canceled)
 	}
 }
 
@@ -85,91 +88,78 @@ func (g *Gate) full(p Priority) *FullError {
 // ask admits a call (no waiter), lets it wait (a waiter, and for how long), or
 // refuses it (no time to wait).
 func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
-	if now >= g.meter.checkAt.Load() || g.hasEnough() {
+	if now >= g.meter.checkAt.Load() {
 		g.check(now)
 	}
 	q, rank := &g.queue, p.rank()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	room := g.room(rank, now)
+	wait = g.maxWaitOf(rank, now)
 	for {
 		word := g.word.Load()
 		switch ahead := q.ahead(rank); {
 		case ahead == 0 && !isFull(word):
 			if g.word.CompareAndSwap(word, word+oneCall) {
-				return nil, 1
+				return nil, max(wait, 1)
 			}
-		case g.maxWait == 0 || ahead > 0 && float64(ahead+1) > room || ahead >= maxWaiting:
+		case wait == 0 || ahead > 0 && ahead+1 > g.turnsWithin(wait, q.ranks[rank].standing) || ahead >= maxWaiting:
 			g.meter.refused.Add(1)
 			return nil, 0
 		case g.word.CompareAndSwap(word, word|waitingFlag):
 			g.meter.waited.Add(1)
-			if q.head() == nil {
-				q.turn, q.turnAt = g.usualTurn(), now
-			}
-			return q.add(rank, now), max(min(g.maxWait, 2*g.longestWait(rank)), 1)
+			return q.add(rank, now), wait
 		}
 	}
 }
 
-// turnsWithin is how many calls get their turn within a time, at the pace of the last turns. Before
-// calls wait, that pace is what the limit and their latency say.
-func (g *Gate) turnsWithin(wait, now int64) float64 {
-	q := &g.queue
-	turn := g.usualTurn()
-	if q.head() != nil {
-		turn = max(q.turn, float64(now-q.turnAt)/lateTurns)
+// turnsWithin is how many waiting calls may get their turn within a time. In a standing queue,
+// where that time is short, they are those of one in twenty such times: if latencies vary, several
+// calls end at once now and then, and no worker should wait for a call then. Elsewhere they are
+// those of the mean, because more would wait for long in vain.
+func (g *Gate) turnsWithin(wait int64, standing bool) int {
+	mean := g.meter.mean.Load()
+	if mean == 0 {
+		return maxWaiting
 	}
-	return min(float64(wait)/max(turn, 1), maxWaiting)
+	turns := float64(wait) * float64(limitOf(g.word.Load())) / float64(mean)
+	if standing {
+		turns += oneInTwenty * g.meter.irregularity() * math.Sqrt(turns)
+	}
+	return int(min(turns, maxWaiting))
 }
 
-func (g *Gate) usualTurn() float64 {
-	return float64(g.meter.mean.Load()) / float64(max(limitOf(g.word.Load()), 1))
+// oneInTwenty is the number of standard deviations that one in twenty exceeds.
+const oneInTwenty = 1.65
+
+// maxWaitOf returns how long a call of a rank may wait. In a standing queue, it is
+// also no more than half of what the call takes: longer waits only add latency. Elsewhere, what
+// goroutines wait for a processor has passed before a call is seen: it counts once for normal calls,
+// and twice for sheddable ones.
+func (g *Gate) maxWaitOf(rank int, now int64) int64 {
+	r := &g.queue.ranks[rank]
+	if now-r.askedAt > g.maxWait || g.meter.probing.Load() && !r.standing {
+		r.promptAt, r.standing = now, false
+	}
+	r.askedAt = now
+	if now-r.promptAt > g.maxWait {
+		r.standing = true
+	}
+	switch {
+	case g.maxWait == 0:
+		return 0
+	case r.standing:
+		return g.shortWait()
+	}
+	return max(g.maxWait-int64(rank)*g.meter.delay.Load(), g.shortWait())
 }
 
-// longestWait is how long calls of a rank may wait. Longer than some times what they take is of no
-// use: callers that have a deadline hardly have more. Critical calls, and all of them while hardly any is
-// refused, may wait twice as long. What goroutines wait for a processor has passed before a call is seen.
-func (g *Gate) longestWait(rank int) int64 {
-	if g.fixed {
-		return g.maxWait
+func (g *Gate) shortWait() int64 {
+	short := g.maxWait / standingShare
+	if mean := g.meter.mean.Load(); mean > 0 {
+		short = min(short, mean/2)
 	}
-	wait := int64(defaultGateWait)
-	if base := g.meter.base.Load(); base > 0 {
-		wait = waitingMeans * base
-	}
-	if rank == 0 || g.meter.share.Load() < littleShare {
-		wait *= 2
-	}
-	return max(min(wait, g.maxWait)-int64(rank)*g.meter.delay.Load(), 0)
+	return max(short, 1)
 }
-
-// room is how many calls may wait, with a new one of a rank: as many as get their turn in time, and
-// no more than leave no worker idle at this load. With ρ calls for each that the server can serve, a
-// queue of n is empty in one of ρⁿ cases, which is to be one in twenty; what the limit has beyond
-// the number of workers is part of that queue. Longer ones only add latency. Critical calls go first, so
-// they wait only for their own kind; some normal calls wait at any load, or else sheddable ones would get
-// their turns.
-func (g *Gate) room(rank int, now int64) float64 {
-	turns := g.turnsWithin(g.longestWait(rank), now)
-	if share := g.meter.share.Load(); rank > 0 && share >= littleShare {
-		queue := emptyOnce / -math.Log(max(1-float64(share)/1e6, 0.01))
-		queue -= float64(g.meter.surplus.Load()) / 1e6
-		if rank == 1 {
-			queue = max(queue, math.Sqrt(float64(limitOf(g.word.Load()))))
-		}
-		turns = min(turns, queue*g.meter.irregularity())
-	}
-	return turns
-}
-
-const (
-	waitingMeans = 5
-	littleShare  = 10_000 // of a million
-	emptyOnce    = 3      // the logarithm of twenty
-	lateTurns    = 3      // a turn is late after so many times what the last ones took
-	turnWeight   = 1.0 / 8
-)
 
 // admitWaiting admits the calls that are first in the queue, as far as there is
 // room.
@@ -188,19 +178,30 @@ func (g *Gate) admitWaiting(now int64) {
 			return
 		}
 		if g.word.CompareAndSwap(word, word+oneCall) {
-			w.others = inFlight(word)
 			g.grant(w, now)
 		}
 	}
 }
 
 func (g *Gate) grant(w *waiter, now int64) {
-	q := &g.queue
-	q.ranks[w.rank].unlink(w)
-	q.turn += turnWeight * (float64(now-q.turnAt) - q.turn)
-	q.turnAt = now
+	r := &g.queue.ranks[w.rank]
+	r.unlink(w)
+	if now-w.since <= g.shortWait() {
+		r.promptAt = now
+	}
 	w.granted = now
 	w.ready <- struct{}{}
+}
+
+// settle ends the standing of queues when few calls are refused.
+func (q *waitQueue) settle() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.ranks {
+		if r := &q.ranks[i]; r.standing {
+			r.standing, r.promptAt = false, r.askedAt
+		}
+	}
 }
 
 // ahead is how many waiting calls go before a new one of a rank.

@@ -2,6 +2,7 @@ package overload
 
 import (
 	"testing"
+	"time"
 )
 
 // TestGateWaiterCanceledAfterItsTurnCameLeaves has a context that ends between the
@@ -23,6 +24,57 @@ func TestGateWaiterCanceledAfterItsTurnCameLeaves(t *testing.T) {
 	g.cancel(w)
 	if s := g.Stats(); s.InFlight != 0 || s.Waiting != 0 {
 		t.Errorf("after the cancellation: %+v, want none in flight or waiting", s)
+	}
+}
+
+// waitingAt returns how many calls wait at a full gate for 5 ms at most, where each of its calls
+// takes 20 ms in the mean, before one is refused.
+func waitingAt(t *testing.T, limit int, spread float64, standing bool) int {
+	t.Helper()
+	wait := 5 * time.Millisecond
+	if standing {
+		wait *= standingShare
+	}
+	g := NewGate(&GateOptions{Limit: limit, MaxWait: wait})
+	for range limit {
+		if !g.tryEnter() {
+			t.Fatal("the gate is full too early")
+		}
+	}
+	now := int64(time.Hour)
+	g.meter.mean.Store(int64(20 * time.Millisecond))
+	g.meter.spread.Store(int64(1e6 * spread))
+	g.meter.checkAt.Store(2 * now)
+	r := &g.queue.ranks[Normal.rank()]
+	r.standing, r.askedAt, r.promptAt = standing, now, now
+	for n := 0; ; n++ {
+		if w, _ := g.ask(now, Normal); w == nil {
+			return n
+		}
+	}
+}
+
+// In 5 ms, a limit of 4 has one turn in the mean, and 40 have ten. If calls end at random, there
+// are more than twice as many, and half more, in one of twenty such times.
+func TestGateStandingQueueIsAsLongAsTurnsMayComeByChance(t *testing.T) {
+	for _, c := range []struct {
+		limit    int
+		spread   float64
+		standing bool
+		want     int
+	}{
+		{4, 0, true, 1},
+		{4, 0.2, true, 1},
+		{4, 0.75, true, 2},
+		{4, 9, true, 2},
+		{40, 0, true, 10},
+		{40, 1, true, 15},
+		{40, 1, false, 10},
+		{1, 1, true, 1},
+	} {
+		if got := waitingAt(t, c.limit, c.spread, c.standing); got != c.want {
+			t.Errorf("%+v: got %d calls that wait", c, got)
+		}
 	}
 }
 

@@ -162,8 +162,8 @@ func (r *simRun) enter(c *simCall) {
 	if d := r.gate.delay; d != nil && r.now >= d.dueAt.Load() {
 		r.gate.checkDelay(r.now)
 	}
-	if others, ok := r.gate.tryEnter(); ok {
-		r.serve(c, r.now, others)
+	if r.gate.tryEnter() {
+		r.serve(c, r.now)
 		return
 	}
 	w, wait := r.gate.ask(r.now, c.p)
@@ -172,7 +172,7 @@ func (r *simRun) enter(c *simCall) {
 	case wait == 0:
 		r.calls = append(r.calls, simResult{r.now, -1, c.p})
 	case w == nil:
-		r.serve(c, r.now, limitOf(r.gate.word.Load())-1)
+		r.serve(c, r.now)
 	default:
 		c.w = w
 		r.waiting[c.p.rank()] = append(r.waiting[c.p.rank()], c)
@@ -191,14 +191,14 @@ func (r *simRun) giveUp(c *simCall) {
 	r.calls = append(r.calls, simResult{r.now, -1, c.p})
 }
 
-func (r *simRun) serve(c *simCall, start int64, others int) {
+func (r *simRun) serve(c *simCall, start int64) {
 	work := r.load.work(r.random, r.now)
 	if work >= never {
 		return // it holds its place at the gate, and no worker
 	}
 	r.server.Serve(work, func() {
 		r.calls = append(r.calls, simResult{r.now, r.now - c.arrived, c.p})
-		r.gate.leave(start, others, Success, r.now)
+		r.gate.leave(start, Success, r.now)
 		r.admit()
 	})
 }
@@ -209,7 +209,7 @@ func (r *simRun) admit() {
 		for len(r.waiting[rank]) > 0 && r.waiting[rank][0].w.granted != 0 {
 			c := r.waiting[rank][0]
 			r.waiting[rank] = r.waiting[rank][1:]
-			r.serve(c, c.w.granted, c.w.others)
+			r.serve(c, c.w.granted)
 		}
 	}
 }

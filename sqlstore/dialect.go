@@ -50,7 +50,8 @@ type dialect struct {
 
 	oneWriter bool // a transaction locks the whole database
 
-	oneTrip bool // several statements, and the commit, are sent at once
+	oneTrip bool   // several statements, and the commit, are sent at once
+	early   string // commits a transaction of few rows; "": COMMIT
 	failure func(err error) failure
 }
 
@@ -116,6 +117,10 @@ SELECT name, value, 0 FROM locked UNION ALL SELECT '', '', ` + postgresClock, []
 WHERE name > '%[2]s' AND name <= '%[3]s' AND until < %[4]s ORDER BY name FOR UPDATE SKIP LOCKED)`, e.table, after, upTo, postgresClock)
 	},
 	oneTrip: true,
+	// The rows are free before the log is on disk, so that other processes do not wait for that. Then a transaction with
+	// the session's synchronous_commit adds a message to the log, and waits until all before it is on disk: what
+	// this one has decided, and what it was decided on.
+	early: "SET LOCAL synchronous_commit = off; COMMIT; SELECT pg_logical_emit_message(true, 'penstock', '')",
 	failure: func(err error) failure {
 		var state interface{ SQLState() string } // of pgx and of lib/pq
 		if !errors.As(err, &state) {

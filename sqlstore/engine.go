@@ -109,7 +109,7 @@ func pause(ctx context.Context, attempt int) error {
 
 func (e *engine) unavailable(sent bool, err error) error {
 	state := "not charged"
-	if sent && e.failure(err) == unknown {
+	if f := e.failure(err); sent && (f == unknown || f == rejected && e.dialect.early != "") { // perhaps after COMMIT
 		state = "may be charged"
 	}
 	return fmt.Errorf("penstock: sqlstore: %w: %s: %w", penstock.ErrUnavailable, state, err)
@@ -164,7 +164,7 @@ func (t *transaction) steps(ctx context.Context) (sent bool, err error) {
 	if err = t.checkAbsent(ctx); err != nil {
 		return false, err
 	}
-	statements := append(t.writes(), "COMMIT")
+	statements := append(t.writes(), t.commit())
 	if e.dialect.oneTrip {
 		return true, t.exec(ctx, strings.Join(statements, "; "))
 	}
@@ -175,6 +175,17 @@ func (t *transaction) steps(ctx context.Context) (sent bool, err error) {
 		}
 	}
 	return sent, err
+}
+
+// fewRows is how many rows a transaction has at most that may be one of busy keys. With more, a second transaction costs more
+// than others gain.
+const fewRows = 8
+
+func (t *transaction) commit() string {
+	if len(t.names) > fewRows {
+		return "COMMIT"
+	}
+	return cmp.Or(t.engine.dialect.early, "COMMIT")
 }
 
 func (t *transaction) exec(ctx context.Context, statement string) error {

@@ -288,3 +288,42 @@ func TestIntegrationPostgresStoppedProcess(t *testing.T) {
 		t.Errorf("%v, want 98 remaining", d)
 	}
 }
+
+// A transaction that frees its rows before they are on disk has an error after they have changed.
+func TestIntegrationPostgresErrorAfterCommit(t *testing.T) {
+	db, _ := openPostgres(t)
+	store := db.open(t, sqlstore.Options{Table: db.table(t), Timeout: time.Minute})
+	r := penstock.Request{Key: "k", Limit: penstock.Limit{Count: 100, Period: 24 * time.Hour}, Cost: 1}
+	take(t, store, r)
+	rename := func(from, to string) {
+		t.Helper()
+		for _, last := range []string{"text", "bytea"} {
+			if _, err := db.Exec("SET allow_system_table_mods = on; ALTER FUNCTION " + from + "(boolean, text, " + last + ") RENAME TO " + to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	rename("pg_logical_emit_message", "renamed")
+	_, err := store.Take(t.Context(), r)
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "may be charged") {
+		t.Errorf("%v, want ErrUnavailable that says that units may be charged", err)
+	}
+	rename("renamed", "pg_logical_emit_message")
+	if d := take(t, store, r); d.Remaining != 97 {
+		t.Errorf("%v, want 97 remaining after three takes", d)
+	}
+}
+
+// What was granted is on disk, although its rows were free before.
+func TestIntegrationPostgresGrantsSurviveKill(t *testing.T) {
+	db, server := openPostgres(t, "wal_writer_delay=10s") // so that only the store waits for the disk
+	store := db.open(t, sqlstore.Options{Table: db.table(t), Timeout: time.Minute})
+	r := penstock.Request{Key: "k", Limit: penstock.Limit{Count: 100, Period: 24 * time.Hour}, Cost: 1}
+	for want := int64(99); want > 94; want-- {
+		if d := take(t, store, r); d.Remaining != want {
+			t.Fatalf("%v, want %d remaining", d, want)
+		}
+		server.Kill()
+		server.Start(t)
+	}
+}

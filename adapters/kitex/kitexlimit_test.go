@@ -34,7 +34,8 @@ func limiter(t *testing.T, limit penstock.Limit) *penstock.Limiter {
 // hello is a service without generated code.
 func hello(t *testing.T) generic.Generic {
 	t.Helper()
-	idl, err := generic.NewThriftContentProvider("service Hello { string Say(1: string name) }", nil)
+	idl, err := generic.NewThriftContentWithAbsIncludePathProvider("hello.thrift",
+		map[string]string{"hello.thrift": "service Hello { string Say(1: string name) }"})
 	if err != nil {
 		t.Fatal(err)
 	}

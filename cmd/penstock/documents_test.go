@@ -25,21 +25,24 @@ const repository = "../.."
 
 // notRun are the commands in the documents that the tests do not run, by how they begin.
 var notRun = map[string]string{
-	"docker ":              "needs Docker",
-	"kubectl ":             "needs a cluster",
-	"helm ":                "needs a cluster",
-	"systemctl ":           "needs systemd",
-	"install ":             "writes to /etc",
-	"go install ":          "writes to the user's folder",
-	"go mod edit ":         "changes the user's module",
-	"git clone ":           "needs the network",
-	"npm install ":         "needs a registry",
-	"pip install ":         "needs a registry",
-	"go build -o ":         "writes to /usr/local/bin",
-	"cd bench && go run .": "takes minutes",
-	"git tag ":             "publishes a version",
-	"git push ":            "publishes a version",
-	"used = ":              "is a formula",
+	"penstock serve --rules etcd://": "needs etcd",
+	"consul ":                        "needs Consul",
+	"etcdctl ":                       "needs etcd",
+	"docker ":                        "needs Docker",
+	"kubectl ":                       "needs a cluster",
+	"helm ":                          "needs a cluster",
+	"systemctl ":                     "needs systemd",
+	"install ":                       "writes to /etc",
+	"go install ":                    "writes to the user's folder",
+	"go mod edit ":                   "changes the user's module",
+	"git clone ":                     "needs the network",
+	"npm install ":                   "needs a registry",
+	"pip install ":                   "needs a registry",
+	"go build -o ":                   "writes to /usr/local/bin",
+	"cd bench && go run .":           "takes minutes",
+	"git tag ":                       "publishes a version",
+	"git push ":                      "publishes a version",
+	"used = ":                        "is a formula",
 }
 
 // runBefore are commands that bring about what a page describes in words.
@@ -190,6 +193,7 @@ func (r *documentRun) writeFiles() {
 	r.ts.Check(os.Symlink("etc/penstock/rules", r.ts.MkAbs("rules")))
 	r.write("token", "open sesame\n", 0o600)
 	r.write("access.log", accessLog(), 0o600)
+	r.write("flow.json", `[{"resource": "pay", "threshold": 5, "statIntervalInMs": 1000}]`, 0o600)
 	r.write("backup", "#!/bin/sh\n", 0o700)
 	path := r.ts.Getenv("PATH")
 	for program, options := range map[string]string{
@@ -368,6 +372,7 @@ func (r *documentRun) replaceAddresses(text string) string {
 func (r *documentRun) replacePaths(text string) string {
 	text = strings.ReplaceAll(text, ".bin/penstock ", "penstock ")
 	text = strings.ReplaceAll(text, " /etc/penstock/", " etc/penstock/")
+	text = strings.ReplaceAll(text, " /var/lib/penstock", " data")
 	text = redirection.ReplaceAllString(text, "> /dev/null")
 	return benchDuration.ReplaceAllString(text, "penstock bench $1$2 --duration 100ms$3")
 }

@@ -156,8 +156,8 @@ func (b *bench) scenarios(workers int) {
 			continue
 		}
 		sim := s.simulation(workers, runs)
-		serve := func(make func() *limiter) float64 {
-			return b.run(library{make: make}, sim).good / scenarioCapacity
+		serve := func(newLimiter func() *limiter) float64 {
+			return b.run(library{make: newLimiter}, sim).good / scenarioCapacity
 		}
 		best, limit := 0.0, 0
 		for _, l := range fixedLimits {

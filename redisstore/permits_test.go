@@ -48,12 +48,12 @@ func TestPermitsAreSmallAndHashed(t *testing.T) {
 // releases none twice.
 func TestPermitsAreTakenOnceWhenAnswersAreLost(t *testing.T) {
 	t.Parallel()
-	server := startServer(t)
-	p := startProxy(t, server.Addr)
-	store := openURL(t, "redis://"+p.Addr, longTimeout)
+	server, prefix := startServer(t), newPrefix()
 	r := penstock.Request{Key: "k", Limit: penstock.Limit{Algorithm: penstock.Concurrent, Count: 9, Period: time.Hour}, ID: "id"}
 	for _, c := range []struct{ cost, granted, remaining int64 }{{3, 3, 6}, {3, 3, 6}, {-1, 0, 7}, {-3, 0, 7}} {
 		r.Cost = c.cost
+		p := startProxy(t, server.Addr) // a store that lost a connection probes the server again, and would get the cut
+		store := openPrefix(t, "redis://"+p.Addr, prefix, longTimeout)
 		mustCommand(t, server, "CONFIG", "RESETSTAT")
 		p.CutReplyAfter(0, false)
 		d, err := store.Take(t.Context(), r)

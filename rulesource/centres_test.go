@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A published is the text on a server, and who waits for the next version.
+// A published is the text on a server, and the requests that wait for the next version.
 type published struct {
 	mu      sync.Mutex
 	text    string

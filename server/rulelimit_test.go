@@ -226,7 +226,7 @@ func TestLibraryDecidesAsGRPC(t *testing.T) {
 	}
 }
 
-// On one Redis a program and a daemon share what keys have used, and who is banned.
+// On one Redis a program and a daemon share what keys have used, and which are banned.
 func TestLibrarySharesRedisWithDaemon(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rules.yaml")

@@ -16,10 +16,12 @@ import (
 	"github.com/cloudwego/kitex/server"
 	"github.com/cloudwego/kitex/server/genericserver"
 	"github.com/cloudwego/kitex/transport"
+	"google.golang.org/grpc"
 
 	"github.com/penstock-io/penstock"
 	kitexlimit "github.com/penstock-io/penstock/adapters/kitex"
 	"github.com/penstock-io/penstock/grpclimit"
+	"github.com/penstock-io/penstock/rulelimit"
 )
 
 func limiter(t *testing.T, limit penstock.Limit) *penstock.Limiter {
@@ -55,12 +57,47 @@ func (*handler) GenericCall(_ context.Context, _ string, request any) (any, erro
 	return request, nil
 }
 
-func TestAdaptedInterceptorLimits(t *testing.T) {
+// serve starts a server behind interceptors, and returns a client of it.
+func serve(t *testing.T, interceptors ...grpc.UnaryServerInterceptor) genericclient.Client {
+	t.Helper()
 	klog.SetLevel(klog.LevelFatal)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	options := []server.Option{server.WithListener(l), server.WithMetaHandler(transmeta.ServerTTHeaderHandler)}
+	for _, i := range interceptors {
+		options = append(options, server.WithMiddleware(kitexlimit.Adapt(i)))
+	}
+	s := genericserver.NewServer(&handler{}, hello(t), options...)
+	go func() { _ = s.Run() }() // until Stop
+	t.Cleanup(func() { _ = s.Stop() })
+	c, err := genericclient.NewClient("hello", hello(t), client.WithHostPorts(l.Addr().String()),
+		client.WithTransportProtocol(transport.TTHeader), client.WithMetaHandler(transmeta.ClientTTHeaderHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestAdaptedInterceptorLimitsByRules(t *testing.T) {
+	rules, err := rulelimit.Open(t.Context(), "../internal/adaptertest/testdata/shop.yaml", penstock.NewMemory(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rules.Close() })
+	c := serve(t, grpclimit.UnaryServer(nil, &grpclimit.Options{Rules: &grpclimit.Rules{
+		Limiter: rules, Domain: "shop", Descriptors: [][]grpclimit.Entry{{{Key: "user", Value: grpclimit.Metadata("user")}}},
+	}}))
+	for i := range 3 {
+		_, err := c.GenericCall(metainfo.WithValue(t.Context(), "USER", "ada"), "Say", `"ada"`)
+		if denied := err != nil && strings.Contains(err.Error(), "request over limit"); denied != (i == 2) || err != nil && !denied {
+			t.Errorf("call %d of two that the rule allows: %v", i, err)
+		}
+	}
+}
+
+func TestAdaptedInterceptorLimits(t *testing.T) {
 	var method string
 	byUser := grpclimit.UnaryServer(limiter(t, penstock.PerHour(1)), &grpclimit.Options{
 		Key: func(ctx context.Context, call grpclimit.Call) string {
@@ -69,15 +106,7 @@ func TestAdaptedInterceptorLimits(t *testing.T) {
 		},
 	})
 	byAddress := grpclimit.UnaryServer(limiter(t, penstock.PerHour(2)), nil)
-	s := genericserver.NewServer(&handler{}, hello(t), server.WithListener(l), server.WithMetaHandler(transmeta.ServerTTHeaderHandler),
-		server.WithMiddleware(kitexlimit.Adapt(byUser)), server.WithMiddleware(kitexlimit.Adapt(byAddress)))
-	go func() { _ = s.Run() }() // until Stop
-	t.Cleanup(func() { _ = s.Stop() })
-	c, err := genericclient.NewClient("hello", hello(t), client.WithHostPorts(l.Addr().String()),
-		client.WithTransportProtocol(transport.TTHeader), client.WithMetaHandler(transmeta.ClientTTHeaderHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := serve(t, byUser, byAddress)
 	for i, test := range []struct{ user, name, wantErr string }{
 		{"ada", "ada", ""},
 		{"ada", "ada", "request over limit"},

@@ -21,6 +21,7 @@ import (
 	"github.com/penstock-io/penstock"
 	kratoslimit "github.com/penstock-io/penstock/adapters/kratos"
 	"github.com/penstock-io/penstock/grpclimit"
+	"github.com/penstock-io/penstock/rulelimit"
 )
 
 func limiter(t *testing.T, limit penstock.Limit) *penstock.Limiter {
@@ -30,6 +31,19 @@ func limiter(t *testing.T, limit penstock.Limit) *penstock.Limiter {
 		t.Fatal(err)
 	}
 	return lim
+}
+
+// byRules returns an interceptor that limits users by a rule file.
+func byRules(t *testing.T, user string) grpc.UnaryServerInterceptor {
+	t.Helper()
+	rules, err := rulelimit.Open(t.Context(), "../internal/adaptertest/testdata/shop.yaml", penstock.NewMemory(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rules.Close() })
+	return grpclimit.UnaryServer(nil, &grpclimit.Options{Rules: &grpclimit.Rules{
+		Limiter: rules, Domain: "shop", Descriptors: [][]grpclimit.Entry{{{Key: "user", Value: grpclimit.Metadata(user)}}},
+	}})
 }
 
 func listen(t *testing.T) net.Listener {
@@ -111,9 +125,15 @@ func (echo) UnaryCall(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, e
 }
 
 func TestAdaptedInterceptorLimitsGRPC(t *testing.T) {
-	byUser := kratoslimit.Adapt(grpclimit.UnaryServer(limiter(t, penstock.PerHour(1)), &grpclimit.Options{Key: grpclimit.Metadata("x-user")}))
+	byLimit := grpclimit.UnaryServer(limiter(t, penstock.PerHour(1)), &grpclimit.Options{Key: grpclimit.Metadata("x-user")})
+	t.Run("by a limit", func(t *testing.T) { testGRPC(t, byLimit, 1) })
+	t.Run("by rules", func(t *testing.T) { testGRPC(t, byRules(t, "x-user"), 2) })
+}
+
+// testGRPC makes a call more than is allowed.
+func testGRPC(t *testing.T, byUser grpc.UnaryServerInterceptor, allowed int) {
 	l := listen(t)
-	server := kgrpc.NewServer(kgrpc.Listener(l), kgrpc.Middleware(byUser))
+	server := kgrpc.NewServer(kgrpc.Listener(l), kgrpc.Middleware(kratoslimit.Adapt(byUser)))
 	pb.RegisterTestServiceServer(server, echo{})
 	go func() { _ = server.Start(context.Background()) }() // until Stop
 	t.Cleanup(func() { _ = server.Stop(context.Background()) })
@@ -122,7 +142,11 @@ func TestAdaptedInterceptorLimitsGRPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted} {
+	for i := range allowed + 1 {
+		want := codes.OK
+		if i == allowed {
+			want = codes.ResourceExhausted
+		}
 		_, err := pb.NewTestServiceClient(conn).UnaryCall(metadata.AppendToOutgoingContext(t.Context(), "x-user", "ada"), &pb.SimpleRequest{})
 		if status.Code(err) != want || want != codes.OK && len(status.Convert(err).Details()) == 0 {
 			t.Errorf("call %d: %v, want %v with details", i, err, want)

@@ -26,6 +26,8 @@ type call struct {
 	timer *time.Timer
 	err   error
 	done  chan struct{}
+
+	inFlight, left bool // under the lane's lock
 }
 
 // A rowRef is a row that a call uses.
@@ -41,7 +43,7 @@ func (s *Store) newCall(rs []penstock.Request, all bool) *call {
 		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	}
 	c.timer.Reset(s.timeout)
-	c.rs, c.all, c.err = append(c.rs[:0], rs...), all, nil
+	c.rs, c.all, c.err, c.inFlight = append(c.rs[:0], rs...), all, nil, false
 	c.ds = slices.Grow(c.ds[:0], len(rs))[:len(rs)]
 	c.rows = c.rows[:0]
 	for i := range rs {
@@ -85,15 +87,15 @@ func (l *lane) add(c *call) {
 	}
 }
 
-// leave removes a call whose caller does not wait any longer, if it is not in flight yet.
+// leave drops a call whose caller does not wait any longer, if it is not in flight yet.
 func (l *lane) leave(c *call, because error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.waiting, c); i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-		return unavailable("not sent", because)
+	if c.inFlight {
+		return unavailable("in flight, may be charged", because)
 	}
-	return unavailable("in flight, may be charged", because)
+	c.left = true
+	return unavailable("not sent", because)
 }
 
 // run decides the calls until none waits.
@@ -112,16 +114,22 @@ func (l *lane) run() {
 func (l *lane) next(b *batch) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	b.calls = b.calls[:0]
 	n, rows := 0, 0
 	for ; n < len(l.waiting); n++ {
-		if rows += len(l.waiting[n].rows); n > 0 && rows > maxBatch {
+		c := l.waiting[n]
+		if c.left {
+			continue
+		}
+		if rows += len(c.rows); len(b.calls) > 0 && rows > maxBatch {
 			break
 		}
+		c.inFlight = true
+		b.calls = append(b.calls, c)
 	}
-	b.calls = append(b.calls[:0], l.waiting[:n]...)
 	l.waiting = slices.Delete(l.waiting, 0, n)
-	l.busy = n > 0
-	return n > 0
+	l.busy = len(b.calls) > 0
+	return l.busy
 }
 
 // A batch is the calls of one update, and their rows in the order of their names.

@@ -158,6 +158,34 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
+// Callers that have left are not in the next update, which decides those that still wait.
+func TestCallersLeaveAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := newSlowEngine()
+		store := rowstore.New(engine, nil)
+		limit := penstock.PerMinute(10)
+		var running sync.WaitGroup
+		for i := range 2002 {
+			timeout := time.Second
+			if i > 0 && i < 2001 { // the first is in flight, the last one stays
+				timeout = 5 * time.Millisecond
+			}
+			running.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), timeout)
+				defer cancel()
+				if _, err := store.Take(ctx, penstock.Request{Key: strings.Repeat("k", i+1), Limit: limit, Cost: 1}); (err == nil) != (timeout == time.Second) {
+					t.Errorf("call %d: %v", i, err)
+				}
+			})
+			synctest.Wait()
+		}
+		running.Wait()
+		if engine.updates != 2 || engine.rowsMax != 1 {
+			t.Errorf("%d updates of up to %d rows, want 2 of 1", engine.updates, engine.rowsMax)
+		}
+	})
+}
+
 // A call ends after the timeout, whatever the engine does, and an ended context is not sent.
 func TestCallsEndInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -148,6 +148,10 @@ SOAK ?= 5m
 soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty seconds
 	cd faults && go test -count=1 -timeout=0 -run '^TestFaults$$/^soak$$' -faults.soak=$(SOAK)
 
+.PHONY: soak-sql
+soak-sql: setup-integration ## Keep a table of PostgreSQL under load for SOAK (5m), and print its size
+	go test ./sqlstore -count=1 -timeout=0 -tags integration -run '^TestIntegrationPostgresSoak$$' -v -sqlstore.soak=$(SOAK)
+
 .PHONY: bench
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(DATABASES)"
@@ -200,7 +204,7 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-DATABASES            := mariadbd:mariadb-server pg_ctlcluster:postgresql
+DATABASES            := mariadbd:mariadb-server pg_ctlcluster:postgresql pgbouncer:pgbouncer
 INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus etcd:etcd-server $(DATABASES)
 
 .PHONY: setup

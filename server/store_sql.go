@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	_ "modernc.org/sqlite"             // the driver "sqlite"
+	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/sqlstore"
+	"github.com/penstock-io/penstock/sqlstore/pgxpipeline" // and the driver "pgx"
 )
 
 // sqlSchemes are the databases that can be the store, by the scheme of its URL.
@@ -88,7 +88,7 @@ func (s *Server) openSQL(ctx context.Context) (penstock.Store, error) {
 	if err := s.migrate(ctx, db, scheme.dialect); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.origin("store"), err)
 	}
-	store, err := sqlstore.New(db, scheme.dialect, &sqlstore.Options{Table: c.SQLTable, Timeout: c.SQLTimeout})
+	store, err := sqlstore.New(db, scheme.dialect, &sqlstore.Options{Table: c.SQLTable, Timeout: c.SQLTimeout, Pipeline: pgxpipeline.Send})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.origin("sql-table"), err)
 	}

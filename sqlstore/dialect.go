@@ -1,11 +1,9 @@
 package sqlstore
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -40,18 +38,17 @@ type dialect struct {
 	lanes  int
 	create string // of the table
 
-	begin   func(e *engine) []string
-	prepare func(e *engine) string                                     // follows begin after an error that says so
-	read    func(e *engine, names []string) (query string, args []any) // rows of name, value and time; in PostgreSQL a last one of the time alone
-	clock   func(e *engine) string                                     // one more such row, of the time alone; nil: the time of this process
-	write   func(e *engine, changes changes) string                    // changes the rows that existed
-	bytes   string                                                     // a literal of bytes in hexadecimal
-	sweep   func(e *engine, after, upTo string) string
+	begin func(e *engine) []string
+	read  func(e *engine, names []string) (query string, args []any) // rows of name, value and time; in PostgreSQL a last one of the time alone
+	clock func(e *engine) string                                     // one more such row, of the time alone; nil: the time of this process
+	write func(e *engine, changes changes) string                    // changes the rows that existed
+	bytes string                                                     // a literal of bytes in hexadecimal
+	sweep func(e *engine, after, upTo string) string
 
 	oneWriter bool // a transaction locks the whole database
 
-	oneTrip bool   // several statements, and the commit, are sent at once
-	early   string // commits a transaction of few rows; "": COMMIT
+	oneTrip bool     // several statements, and the commit, are sent at once
+	early   []string // commit a transaction of few rows; nil: COMMIT
 	failure func(err error) failure
 }
 
@@ -59,11 +56,9 @@ type dialect struct {
 type failure int
 
 const (
-	unknown    failure = iota // such as a lost connection
-	rejected                  // by the database, for good
-	repeat                    // rolled back, and may succeed if repeated
-	unprepared                // rolled back, because the connection lacks the prepared statements
-	prepared                  // rolled back, because it has them
+	unknown  failure = iota // such as a lost connection
+	rejected                // by the database, for good
+	repeat                  // rolled back, and may succeed if repeated
 )
 
 // changes are rows to be written.
@@ -74,6 +69,7 @@ type changes struct {
 
 type change struct {
 	name  string
+	tid   tid // of a row that exists, in a pipeline
 	value []byte
 	until int64 // microseconds since 1970
 }
@@ -93,24 +89,17 @@ var postgres = dialect{
 	value bytea NOT NULL,
 	until bigint NOT NULL
 ) WITH (fillfactor = 70)`,
-	// Timeouts end a transaction whose process has stopped, so that its rows are free again. The plans are made once: for a
-	// single row, planning anew takes longer than the rest. They must suit a table that grows from nothing.
 	begin: func(e *engine) []string {
-		return []string{fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = %[1]d; "+
-			"SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan",
-			e.timeout.Milliseconds())}
-	},
-	prepare: func(e *engine) string {
-		return fmt.Sprintf(`PREPARE "penstock write %[1]s" (text, bytea[], bigint[]) AS
-INSERT INTO %[1]s SELECT * FROM unnest(string_to_array($1, ','), $2, $3)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until`, e.table)
+		return []string{"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT " + postgresSettings(e)}
 	},
 	// The time is read after the last lock was granted. With an argument, the driver prepares the statement.
 	read: func(e *engine, names []string) (string, []any) {
 		return `WITH locked AS (SELECT name, value FROM ` + e.table + ` WHERE name = ANY (string_to_array($1::text, ',')) ORDER BY name FOR UPDATE)
 SELECT name, value, 0 FROM locked UNION ALL SELECT '', '', ` + postgresClock, []any{strings.Join(names, ",")}
 	},
-	write: postgresWrite,
+	write: func(e *engine, c changes) string {
+		return e.insert(c.existing) + onConflict
+	},
 	bytes: `'\x%s'`,
 	sweep: func(e *engine, after, upTo string) string {
 		return fmt.Sprintf(`DELETE FROM %[1]s WHERE name IN (SELECT name FROM %[1]s
@@ -120,41 +109,33 @@ WHERE name > '%[2]s' AND name <= '%[3]s' AND until < %[4]s ORDER BY name FOR UPD
 	// The rows are free before the log is on disk, so that other processes do not wait for that. Then a transaction with
 	// the session's synchronous_commit adds a message to the log, and waits until all before it is on disk: what
 	// this one has decided, and what it was decided on.
-	early: "SET LOCAL synchronous_commit = off; COMMIT; SELECT pg_logical_emit_message(true, 'penstock', '')",
+	early: []string{"SET LOCAL synchronous_commit = off", "COMMIT", "SELECT pg_logical_emit_message(true, 'penstock', '')"},
 	failure: func(err error) failure {
 		var state interface{ SQLState() string } // of pgx and of lib/pq
 		if !errors.As(err, &state) {
 			return unknown
 		}
-		switch state.SQLState() {
-		case "40001", "40P01", "23505", "55P03": // serialization, deadlock, a row that exists, lock timeout
+		switch code := state.SQLState(); code {
+		case "40001", "40P01", "23505", "26000": // serialization, deadlock, a row that exists, a lost prepared statement
 			return repeat
-		case "26000":
-			return unprepared
-		case "42P05":
-			return prepared
-		case "57P01", "57P02", "57P03", "25P03": // the server ends the connection
-			return unknown
+		default:
+			if strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03" { // the connection ends
+				return unknown
+			}
+			return rejected
 		}
-		return rejected
 	},
 }
 
-func postgresWrite(e *engine, c changes) string {
-	var names, values, untils strings.Builder
-	for i, row := range c.existing {
-		if i > 0 {
-			names.WriteByte(',')
-			values.WriteByte(',')
-			untils.WriteByte(',')
-		}
-		names.WriteString(row.name)
-		values.WriteString(`"\\x`)
-		values.WriteString(hex.EncodeToString(row.value))
-		values.WriteByte('"')
-		untils.WriteString(strconv.FormatInt(row.until, 10))
-	}
-	return `EXECUTE "penstock write ` + e.table + `" ('` + names.String() + `', '{` + values.String() + `}', '{` + untils.String() + `}')`
+// onConflict follows an INSERT.
+const onConflict = " ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until"
+
+// postgresSettings returns an expression that sets what a transaction needs. The timeout ends one whose process has stopped, so
+// that its rows are free again. The plans are made once: for a single row, planning anew takes longer than the rest. They must
+// suit a table that grows from nothing.
+func postgresSettings(e *engine) string {
+	return fmt.Sprintf("set_config('idle_in_transaction_session_timeout', '%d', true), set_config('enable_seqscan', 'off', true), "+
+		"set_config('plan_cache_mode', 'force_generic_plan', true)", e.timeout.Milliseconds())
 }
 
 // --- MySQL and MariaDB ---
@@ -219,7 +200,7 @@ var sqlite = dialect{
 		return fmt.Sprintf("SELECT name, value, 0 FROM %s WHERE name IN (%s)", e.table, quoted(names)), nil
 	},
 	write: func(e *engine, c changes) string {
-		return e.insert(c.existing) + " ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until"
+		return e.insert(c.existing) + onConflict
 	},
 	bytes: "x'%s'",
 	sweep: func(e *engine, after, upTo string) string {

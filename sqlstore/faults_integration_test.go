@@ -4,7 +4,6 @@ package sqlstore_test
 
 import (
 	"bytes"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -112,13 +111,8 @@ func (c *cutter) serve(client net.Conn) {
 // testLostConnection loses connections before a transaction has written, and while it commits.
 func testLostConnection(t *testing.T, db database, driver, dsn, addr, begin, commit string) {
 	proxy := startCutter(t, addr)
-	behind, err := sql.Open(driver, strings.Replace(dsn, addr, proxy.addr, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = behind.Close() })
 	o := sqlstore.Options{Table: db.table(t), Timeout: time.Minute}
-	store, direct := database{behind, db.dialect}.open(t, o), db.open(t, o)
+	store, direct := db.openBehind(t, driver, strings.Replace(dsn, addr, proxy.addr, 1)).open(t, o), db.open(t, o)
 	r := penstock.Request{Key: "k", Limit: penstock.Limit{Count: 100, Period: 24 * time.Hour}, Cost: 1}
 	take(t, store, r)
 	remaining := func() int64 {
@@ -181,6 +175,9 @@ func waitFor(t *testing.T, what string, condition func() (ok bool, got any)) {
 
 func TestIntegrationPostgresLostConnection(t *testing.T) {
 	db, server := openPostgres(t)
+	const prepareNothing = "&default_query_exec_mode=exec" // so that the proxy sees the texts
+	testLostConnection(t, db, "pgx", server.DSN+prepareNothing, server.Addr, "BEGIN", "COMMIT\x00")
+	db.pipeline = nil
 	testLostConnection(t, db, "pgx", server.DSN, server.Addr, "BEGIN", "; COMMIT")
 }
 
@@ -291,7 +288,8 @@ func TestIntegrationPostgresStoppedProcess(t *testing.T) {
 
 // A transaction that frees its rows before they are on disk has an error after they have changed.
 func TestIntegrationPostgresErrorAfterCommit(t *testing.T) {
-	db, _ := openPostgres(t)
+	db, server := openPostgres(t)
+	db = db.openBehind(t, "pgx", server.DSN+"&default_query_exec_mode=exec") // a prepared statement would not notice
 	store := db.open(t, sqlstore.Options{Table: db.table(t), Timeout: time.Minute})
 	r := penstock.Request{Key: "k", Limit: penstock.Limit{Count: 100, Period: 24 * time.Hour}, Cost: 1}
 	take(t, store, r)

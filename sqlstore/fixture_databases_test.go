@@ -18,7 +18,8 @@ import (
 // A database is one to test on.
 type database struct {
 	*sql.DB
-	dialect sqlstore.Dialect
+	dialect  sqlstore.Dialect
+	pipeline sqlstore.Pipeline
 }
 
 var tables atomic.Int64
@@ -36,6 +37,7 @@ func (db database) table(t testing.TB) string {
 // open returns a store on a table.
 func (db database) open(t testing.TB, o sqlstore.Options) *sqlstore.Store {
 	t.Helper()
+	o.Pipeline = db.pipeline
 	store, err := sqlstore.New(db.DB, db.dialect, &o)
 	if err != nil {
 		t.Fatal(err)
@@ -52,17 +54,18 @@ func openSQLite(t testing.TB) database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return database{db, sqlstore.SQLite}
+	return database{DB: db, dialect: sqlstore.SQLite}
 }
 
-// conform runs all of storetest. Stores share one table: their clocks differ, so each has rows of its own.
+// conform runs all of storetest on two stores of one table, as two processes.
 func conform(t *testing.T, db database) {
 	table := db.table(t)
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		if _, err := db.Exec("DELETE FROM " + table); err != nil {
 			t.Fatal(err)
 		}
-		return sqlstore.NewOnClock(db.DB, db.dialect, &sqlstore.Options{Table: table, Lanes: 2}, clock.Now)
+		o := &sqlstore.Options{Table: table, Lanes: 2, Pipeline: db.pipeline}
+		return storetest.Spread(sqlstore.NewOnClock(db.DB, db.dialect, o, clock.Now), sqlstore.NewOnClock(db.DB, db.dialect, o, clock.Now))
 	})
 }
 

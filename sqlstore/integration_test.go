@@ -6,12 +6,14 @@ import (
 	"context"
 	"database/sql"
 	"testing"
+	"time"
 
 	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/sqltest"
 	"github.com/penstock-io/penstock/sqlstore"
+	"github.com/penstock-io/penstock/sqlstore/pgxpipeline"
 )
 
 func openPostgres(t testing.TB, settings ...string) (database, *sqltest.Server) {
@@ -22,7 +24,7 @@ func openPostgres(t testing.TB, settings ...string) (database, *sqltest.Server) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return database{db, sqlstore.PostgreSQL}, server
+	return database{db, sqlstore.PostgreSQL, pgxpipeline.Send}, server
 }
 
 func openMariaDB(t testing.TB, settings ...string) (database, *sqltest.Server) {
@@ -33,13 +35,17 @@ func openMariaDB(t testing.TB, settings ...string) (database, *sqltest.Server) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return database{db, sqlstore.MySQL}, server
+	return database{DB: db, dialect: sqlstore.MySQL}, server
 }
 
 func TestIntegrationPostgresConforms(t *testing.T) {
 	db, _ := openPostgres(t, "synchronous_commit=off")
-	conform(t, db)
-	scenarios(t, db)
+	t.Run("pipeline", func(t *testing.T) {
+		conform(t, db)
+		scenarios(t, db)
+	})
+	db.pipeline = nil
+	t.Run("statement by statement", func(t *testing.T) { scenarios(t, db) })
 }
 
 func TestIntegrationMariaDBConforms(t *testing.T) {
@@ -78,15 +84,55 @@ func TestIntegrationPostgresMigrateAtOnce(t *testing.T) {
 	}
 }
 
+// openBehind opens another database/sql pool on a data source.
+func (db database) openBehind(t testing.TB, driver, dsn string) database {
+	t.Helper()
+	var err error
+	if db.DB, err = sql.Open(driver, dsn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
 // Poolers that share connections need drivers that prepare nothing.
 func TestIntegrationPostgresDriverModes(t *testing.T) {
 	plain, server := openPostgres(t)
 	for _, mode := range []string{"exec", "simple_protocol", "cache_describe", "describe_exec"} {
-		db, err := sql.Open("pgx", server.DSN+"&default_query_exec_mode="+mode)
-		if err != nil {
+		db := plain.openBehind(t, "pgx", server.DSN+"&default_query_exec_mode="+mode)
+		t.Run(mode, func(t *testing.T) { testStoresShareLimits(t, db) })
+		db.pipeline = nil
+		t.Run(mode+" statement by statement", func(t *testing.T) { testStoresShareLimits(t, db) })
+	}
+}
+
+// PgBouncer gives each transaction another connection to the server.
+func TestIntegrationPgBouncer(t *testing.T) {
+	direct, server := openPostgres(t, "synchronous_commit=off")
+	bouncer := sqltest.StartPgBouncer(t, server, "pool_mode=transaction")
+	db := direct.openBehind(t, "pgx", bouncer.DSN+"&default_query_exec_mode=exec")
+	t.Run("transaction mode", func(t *testing.T) {
+		conform(t, db)
+		scenarios(t, db)
+	})
+	db.pipeline = nil
+	t.Run("transaction mode, statement by statement", func(t *testing.T) { scenarios(t, db) })
+	bouncer = sqltest.StartPgBouncer(t, server, "pool_mode=session")
+	t.Run("session mode", func(t *testing.T) { scenarios(t, direct.openBehind(t, "pgx", bouncer.DSN)) })
+}
+
+// Another user of a connection may deallocate what it has prepared.
+func TestIntegrationPostgresLostStatements(t *testing.T) {
+	db, _ := openPostgres(t)
+	db.SetMaxOpenConns(1)
+	store := db.open(t, sqlstore.Options{Table: db.table(t), Timeout: time.Minute})
+	r := penstock.Request{Key: "k", Limit: penstock.Limit{Count: 100, Period: 24 * time.Hour}, Cost: 1}
+	for want := int64(99); want > 95; want-- {
+		if d := take(t, store, r); d.Remaining != want {
+			t.Errorf("%v, want %d remaining", d, want)
+		}
+		if _, err := db.Exec("DEALLOCATE ALL"); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = db.Close() })
-		t.Run(mode, func(t *testing.T) { testStoresShareLimits(t, database{db, plain.dialect}) })
 	}
 }

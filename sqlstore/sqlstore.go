@@ -48,13 +48,16 @@ type Options struct {
 	// Timeout bounds every call, repeated transactions included. Default: a second.
 	Timeout time.Duration
 
-	// Secret keeps callers who choose the IDs of permits from finding two that collide. Processes that share a table
-	// must have the same. Default: none.
+	// Secret keeps callers who choose the IDs of permits from finding two that count as one, which takes billions of hashes.
+	// Processes that share a table must have the same. Default: none.
 	Secret string
 
 	// Lanes is how many transactions of this store may be in flight at once; each uses one connection. Default: 2, or 1
 	// for SQLite, which has one writer.
 	Lanes int
+
+	// Pipeline, if not nil, sends several queries to PostgreSQL at once, which database/sql cannot. Package pgxpipeline has one.
+	Pipeline Pipeline
 }
 
 // A Store decides requests in the transactions of a database. It starts no goroutine that lasts, and needs no Close.

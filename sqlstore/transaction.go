@@ -20,13 +20,14 @@ import (
 
 // An engine is the rows of a table.
 type engine struct {
-	db      *sql.DB
-	dialect *dialect
-	table   string
-	timeout time.Duration
-	now     func() time.Time // of SQLite
-	fake    bool             // whether now is the clock of every dialect, for tests
-	sweeper sweeper
+	db       *sql.DB
+	dialect  *dialect
+	table    string
+	timeout  time.Duration
+	now      func() time.Time // of SQLite
+	pipeline Pipeline         // of PostgreSQL; nil: none
+	fake     bool             // whether now is the clock of every dialect, for tests
+	sweeper  sweeper
 }
 
 func newEngine(db *sql.DB, d Dialect, o *Options) (*engine, error) {
@@ -45,7 +46,11 @@ func newEngine(db *sql.DB, d Dialect, o *Options) (*engine, error) {
 	if timeout <= 0 {
 		timeout = time.Second
 	}
-	return &engine{db: db, dialect: dialect, table: table, timeout: timeout, now: time.Now}, nil
+	e := &engine{db: db, dialect: dialect, table: table, timeout: timeout, now: time.Now}
+	if d == PostgreSQL {
+		e.pipeline = o.Pipeline
+	}
+	return e, nil
 }
 
 // lostConnections is how many connections in a row may be lost before anything was written. Those of a pool are
@@ -68,10 +73,6 @@ func (e *engine) Update(ctx context.Context, names []string, change func(time.Ti
 		switch e.failure(err) {
 		case repeat:
 			err = cmp.Or(pause(ctx, attempt), err)
-		case unprepared:
-			t.prepare = true
-		case prepared:
-			t.prepare = false
 		case unknown:
 			if lost++; sent || lost > lostConnections || !t.connected {
 				return e.unavailable(sent, err)
@@ -109,7 +110,7 @@ func pause(ctx context.Context, attempt int) error {
 
 func (e *engine) unavailable(sent bool, err error) error {
 	state := "not charged"
-	if f := e.failure(err); sent && (f == unknown || f == rejected && e.dialect.early != "") { // perhaps after COMMIT
+	if sent && e.failure(err) != repeat {
 		state = "may be charged"
 	}
 	return fmt.Errorf("penstock: sqlstore: %w: %s: %w", penstock.ErrUnavailable, state, err)
@@ -124,7 +125,8 @@ type transaction struct {
 	exists    []bool
 	change    func(time.Time, []rowstore.Row) error
 	changeErr error
-	prepare   bool // whether to prepare the statements
+	tids      []tid // in a pipeline
+	begun     bool  // in a pipeline
 	connected bool
 }
 
@@ -144,16 +146,6 @@ func (t *transaction) run(ctx context.Context) (sent bool, err error) {
 }
 
 func (t *transaction) steps(ctx context.Context) (sent bool, err error) {
-	e := t.engine
-	begin := e.dialect.begin(e)
-	if t.prepare {
-		begin = append(begin, e.dialect.prepare(e))
-	}
-	for _, statement := range begin {
-		if err = t.exec(ctx, statement); err != nil {
-			return false, err
-		}
-	}
 	now, err := t.read(ctx)
 	if err != nil {
 		return false, err
@@ -164,8 +156,35 @@ func (t *transaction) steps(ctx context.Context) (sent bool, err error) {
 	if err = t.checkAbsent(ctx); err != nil {
 		return false, err
 	}
-	statements := append(t.writes(), t.commit())
-	if e.dialect.oneTrip {
+	return t.write(ctx)
+}
+
+// begin begins a transaction, unless the pipeline that reads does.
+func (t *transaction) begin(ctx context.Context) error {
+	t.begun = false
+	if t.engine.pipeline != nil {
+		return nil
+	}
+	for _, statement := range t.engine.dialect.begin(t.engine) {
+		if err := t.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes what has changed, and commits. It reports whether the commit was sent.
+func (t *transaction) write(ctx context.Context) (sent bool, err error) {
+	c := t.changes()
+	if t.engine.pipeline != nil {
+		queries := c.queries(t.engine.table)
+		for _, statement := range t.commit() {
+			queries = append(queries, Query{SQL: statement})
+		}
+		return true, t.send(ctx, queries, func([][]byte) {})
+	}
+	statements := append(t.engine.writes(c), t.commit()...)
+	if t.engine.dialect.oneTrip {
 		return true, t.exec(ctx, strings.Join(statements, "; "))
 	}
 	for i, statement := range statements {
@@ -181,11 +200,11 @@ func (t *transaction) steps(ctx context.Context) (sent bool, err error) {
 // than others gain.
 const fewRows = 8
 
-func (t *transaction) commit() string {
-	if len(t.names) > fewRows {
-		return "COMMIT"
+func (t *transaction) commit() []string {
+	if early := t.engine.dialect.early; early != nil && len(t.names) <= fewRows {
+		return early
 	}
-	return cmp.Or(t.engine.dialect.early, "COMMIT")
+	return []string{"COMMIT"}
 }
 
 func (t *transaction) exec(ctx context.Context, statement string) error {
@@ -202,11 +221,14 @@ func (t *transaction) rollback(ctx context.Context) {
 	}
 }
 
-// read locks and reads the rows, and returns the time.
+// read begins the transaction, locks and reads the rows, and returns the time.
 func (t *transaction) read(ctx context.Context) (now time.Time, err error) {
 	e := t.engine
 	clear(t.rows)
-	t.exists = make([]bool, len(t.names))
+	t.exists, t.tids = make([]bool, len(t.names)), make([]tid, len(t.names))
+	if err = t.begin(ctx); err != nil {
+		return time.Time{}, err
+	}
 	micros, err := t.lock(ctx, t.names)
 	if err == nil && micros == 0 && e.dialect.clock != nil {
 		micros, err = t.scan(ctx, e.dialect.clock(e))
@@ -240,6 +262,9 @@ func (t *transaction) checkAbsent(ctx context.Context) error {
 
 // lock locks and reads rows, and returns the time if that came with them.
 func (t *transaction) lock(ctx context.Context, names []string) (micros int64, err error) {
+	if t.engine.pipeline != nil {
+		return t.lockAtOnce(ctx, names)
+	}
 	query, args := t.engine.dialect.read(t.engine, names)
 	return t.scan(ctx, query, args...)
 }
@@ -265,21 +290,24 @@ func (t *transaction) scan(ctx context.Context, query string, args ...any) (micr
 	return micros, rows.Err()
 }
 
-// writes returns the statements that write what has changed.
-func (t *transaction) writes() (statements []string) {
-	var c changes
+// changes returns the rows that have changed.
+func (t *transaction) changes() (c changes) {
 	for i, row := range t.rows {
 		switch {
 		case !row.Changed:
 		case row.Value == nil:
 			c.deleted = append(c.deleted, t.names[i])
 		case t.exists[i]:
-			c.existing = append(c.existing, change{t.names[i], row.Value, row.Until.UnixMicro()})
+			c.existing = append(c.existing, change{t.names[i], t.tids[i], row.Value, row.Until.UnixMicro()})
 		default:
-			c.created = append(c.created, change{t.names[i], row.Value, row.Until.UnixMicro()})
+			c.created = append(c.created, change{t.names[i], tid{}, row.Value, row.Until.UnixMicro()})
 		}
 	}
-	e := t.engine
+	return c
+}
+
+// writes returns the statements that write what has changed.
+func (e *engine) writes(c changes) (statements []string) {
 	if len(c.existing) > 0 {
 		statements = append(statements, e.dialect.write(e, c))
 	}

@@ -25,7 +25,7 @@ func TestCasesRunQuick(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| PostgreSQL, 1 process, 200 keys |", "| PostgreSQL, 1 process, one key, p99 |", "| PostgreSQL, 4 processes, one key |",
-		"| SQLite |", "| MariaDB |", "| PostgreSQL, synchronous_commit=off |",
+		"| SQLite |", "| MariaDB |", "| PostgreSQL, synchronous_commit=off |", "| store | 1 process, 200 keys | 1 process, one key | 4 processes, one key |",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &out)

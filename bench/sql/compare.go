@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -46,11 +48,13 @@ func (b *bench) compare(processes, keys int, want targets) {
 	}
 	harness.TakeTurns(b.Rounds, all...)
 	t := b.Table(fmt.Sprintf("%s, %d callers in all: medians of the rounds, in brackets the 10th to the 90th percentile", title, callers),
-		"store", "thousand calls a second", "to Redis", "p50, ms", "p99, ms", "to Redis")
+		"store", "thousand calls a second", "to Redis", "p50, ms", "p99, ms", "to Redis", "program µs a call", "server µs a call")
 	redis, postgres := all[0], all[1]
 	for _, c := range all {
 		t.Row(c.Name, harness.Decimals(1)(c.Median("rate")/1000), c.To(redis, "rate"),
-			harness.Decimals(2)(c.Median("p50")), harness.Decimals(2)(c.Median("p99")), c.To(redis, "p99"))
+			harness.Decimals(2)(c.Median("p50")), harness.Decimals(2)(c.Median("p99")), c.To(redis, "p99"),
+			harness.Decimals(1)(c.Median("program")), harness.Decimals(1)(c.Median("server")))
+		b.summarize(title, c, c.To(redis, "rate"))
 	}
 	if want.rate > 0 {
 		b.FindAtLeast("PostgreSQL, "+title, postgres.To(redis, "rate"), want.rate, "Redis's rate")
@@ -58,6 +62,29 @@ func (b *bench) compare(processes, keys int, want targets) {
 	if want.p99 > 0 {
 		ratio := postgres.To(redis, "p99")
 		b.Find("PostgreSQL, "+title+", p99", fmt.Sprintf("≤ %s Redis's", harness.Times(want.p99)), ratio.Median <= want.p99, "%s", ratio)
+	}
+}
+
+// summarize adds a cell to the table that compares all stores in all cases.
+func (b *bench) summarize(title string, c *harness.Contender, ratio harness.Spread) {
+	if !slices.Contains(b.titles, title) {
+		b.titles = append(b.titles, title)
+	}
+	if b.cells == nil {
+		b.cells = map[[2]string]any{}
+	}
+	b.cells[[2]string{c.Name, title}] = ratio
+}
+
+// summary prints the table.
+func (b *bench) summary() {
+	t := b.Table(fmt.Sprintf("Decisions a second to Redis's, %d callers in all", callers), append([]string{"store"}, b.titles...)...)
+	for _, p := range b.places[1:] {
+		row := []any{p.name}
+		for _, title := range b.titles {
+			row = append(row, cmp.Or(b.cells[[2]string{p.name, title}], any("")))
+		}
+		t.Row(row...)
 	}
 }
 
@@ -81,7 +108,7 @@ func (b *bench) contender(p place, processes, keys int) *harness.Contender {
 		workers = append(workers, b.startChild(t))
 	}
 	return &harness.Contender{Name: p.name, Measure: func(c *harness.Contender) {
-		results := make([]result, len(workers))
+		results, before := make([]result, len(workers)), p.processor()
 		_, _ = harness.Concurrently(len(workers), func(i int) error {
 			results[i] = workers[i](b.Turn)
 			return nil
@@ -92,18 +119,23 @@ func (b *bench) contender(p place, processes, keys int) *harness.Contender {
 				harness.Failf("%s: %s", p.name, r.Problem)
 			}
 			sum.Rate += r.Rate
+			sum.Calls += r.Calls
+			sum.Processor += r.Processor
 			sum.P50, sum.P99 = max(sum.P50, r.P50), max(sum.P99, r.P99)
 		}
 		c.Add("rate", sum.Rate)
 		c.Add("p50", sum.P50)
 		c.Add("p99", sum.P99)
+		c.Add("program", sum.Processor/sum.Calls)
+		c.Add("server", (p.processor()-before)/sum.Calls)
 	}}
 }
 
 // A result is that of one turn of one process: calls a second, and milliseconds.
 type result struct {
-	Rate, P50, P99 float64
-	Problem        string
+	Rate, P50, P99   float64
+	Calls, Processor float64 // processor time of the process, in microseconds
+	Problem          string
 }
 
 // A worker is the callers of one process.
@@ -117,7 +149,7 @@ type worker struct {
 
 // newWorker opens a store and takes from each key once.
 func newWorker(t task) *worker {
-	store, closeStore := place{t.Place[0], t.Place[1], t.Place[2]}.open()
+	store, closeStore := place{name: t.Place[0], driver: t.Place[1], source: t.Place[2]}.open()
 	w := &worker{limiter: harness.Must(penstock.New(store, ample)), callers: t.Callers, close: closeStore}
 	for i := range t.Keys {
 		w.keys = append(w.keys, fmt.Sprintf("user:%015d", i))
@@ -136,7 +168,7 @@ func newWorker(t task) *worker {
 
 // run calls for so long, in all callers at once.
 func (w *worker) run(turn time.Duration) result {
-	latencies := make([][]time.Duration, w.callers)
+	latencies, before := make([][]time.Duration, w.callers), processor()
 	end := time.Now().Add(turn)
 	w.turn++
 	took, err := harness.Concurrently(w.callers, func(g int) error {
@@ -155,12 +187,21 @@ func (w *worker) run(turn time.Duration) result {
 	if err != nil {
 		return result{Problem: err.Error()}
 	}
+	spent := processor() - before
 	all := slices.Concat(latencies...)
 	slices.Sort(all)
 	milliseconds := func(d time.Duration) float64 { return d.Seconds() * 1000 }
 	return result{
+		Calls: float64(len(all)), Processor: spent,
 		Rate: float64(len(all)) / took.Seconds(), P50: milliseconds(all[len(all)/2]), P99: milliseconds(all[len(all)*99/100]),
 	}
+}
+
+// processor returns the processor time of this process so far, in microseconds.
+func processor() float64 {
+	var u syscall.Rusage
+	harness.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1000
 }
 
 // startChild starts a process for a task. What it returns lets it take a turn.

@@ -31,6 +31,8 @@ const callers = 64
 type bench struct {
 	*harness.Run
 	places []place
+	titles []string // of the cases that have run
+	cells  map[[2]string]any
 }
 
 // command runs the cases and returns the exit status.
@@ -47,5 +49,6 @@ func command(args []string, stdout, stderr io.Writer) int {
 		{Name: "hot", Run: func() { b.compare(1, 1, targets{rate: 0.8, p99: 4}) }},
 		{Name: "processes", Run: func() { b.compare(4, 1, targets{rate: 0.2}) }},
 		{Name: "processes-keys", Run: func() { b.compare(4, keys(), targets{}) }},
+		{Name: "summary", Run: b.summary},
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/prometheus/procfs"
 	_ "modernc.org/sqlite"
 
 	"github.com/penstock-io/penstock"
@@ -16,10 +16,28 @@ import (
 	"github.com/penstock-io/penstock/internal/sqltest"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/sqlstore"
+	"github.com/penstock-io/penstock/sqlstore/pgxpipeline"
 )
 
-// A place is where a store keeps its states: a driver of database/sql or redis, and the data source.
-type place struct{ name, driver, source string }
+// A place is where a store keeps its states: a driver of database/sql or redis, the data source, and the server's process, if
+// there is one.
+type place struct {
+	name, driver, source string
+	pid                  int
+}
+
+// processor returns the processor time that the server has used so far, with all its processes, in microseconds.
+func (p place) processor() (micros float64) {
+	if p.pid == 0 {
+		return 0
+	}
+	for _, process := range harness.Must(procfs.AllProcs()) {
+		if stat, err := process.Stat(); err == nil && (stat.PID == p.pid || stat.PPID == p.pid) {
+			micros += 1e6 * stat.CPUTime()
+		}
+	}
+	return micros
+}
 
 // start starts the servers. The first place is Redis, and the second the one that has targets.
 func (b *bench) start() []place {
@@ -28,11 +46,11 @@ func (b *bench) start() []place {
 	mariadb := sqltest.StartMariaDB(b)
 	dir := harness.Must(newDirectory(b))
 	return []place{
-		{"Redis", "redis", "redis://" + redis.Addr},
-		{"PostgreSQL", "pgx", postgres.DSN},
-		{"PostgreSQL, synchronous_commit=off", "pgx", postgres.DSN + "&synchronous_commit=off"},
-		{"MariaDB", "mysql", mariadb.DSN},
-		{"SQLite", "sqlite", "file:" + filepath.Join(dir, "penstock.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)"},
+		{"Redis", "redis", "redis://" + redis.Addr, redis.PID()},
+		{"PostgreSQL", "pgx", postgres.DSN, postgres.PID()},
+		{"PostgreSQL, synchronous_commit=off", "pgx", postgres.DSN + "&synchronous_commit=off", postgres.PID()},
+		{"MariaDB", "mysql", mariadb.DSN, mariadb.PID()},
+		{"SQLite", "sqlite", "file:" + filepath.Join(dir, "penstock.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)", 0},
 	}
 }
 
@@ -52,6 +70,6 @@ func (p place) open() (store penstock.Store, closeStore func()) {
 		table = "penstock_off"
 	}
 	harness.Check(sqlstore.Migrate(ctx, db, dialects[p.driver], table))
-	s := harness.Must(sqlstore.New(db, dialects[p.driver], &sqlstore.Options{Timeout: timeout, Table: table}))
+	s := harness.Must(sqlstore.New(db, dialects[p.driver], &sqlstore.Options{Timeout: timeout, Table: table, Pipeline: pgxpipeline.Send}))
 	return s, func() { _ = db.Close() }
 }

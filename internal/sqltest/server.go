@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,6 +51,38 @@ func StartPostgres(t testing.TB, settings ...string) *Server {
 	s.command = func() *exec.Cmd { return s.unprivileged(filepath.Join(bin, "postgres"), words...) }
 	s.ready = func() bool {
 		return exec.Command(filepath.Join(bin, "pg_isready"), "-h", "127.0.0.1", "-p", port, "-q").Run() == nil
+	}
+	s.URL = "postgres://penstock@" + s.Addr + "/postgres?sslmode=disable"
+	s.DSN = s.URL
+	s.Start(t)
+	return s
+}
+
+// StartPgBouncer starts a PgBouncer in front of a PostgreSQL with settings such as "pool_mode=transaction", and stops it when
+// the test ends.
+func StartPgBouncer(t testing.TB, postgres *Server, settings ...string) *Server {
+	t.Helper()
+	s, port := newServer(t)
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		t.Fatalf("sqltest: these tests need a real PgBouncer, such as Debian's package pgbouncer: %v", err)
+	}
+	host, serverPort, _ := net.SplitHostPort(postgres.Addr)
+	lines := append([]string{
+		"[databases]", "* = host=" + host + " port=" + serverPort + " user=penstock",
+		"[pgbouncer]", "listen_addr=127.0.0.1", "listen_port=" + port, "unix_socket_dir=", "auth_type=any", "ignore_startup_parameters=extra_float_digits",
+	}, settings...)
+	file := filepath.Join(s.dir, "pgbouncer.ini")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.command = func() *exec.Cmd { return s.unprivileged(path, file) }
+	s.ready = func() bool {
+		conn, err := net.Dial("tcp", s.Addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
 	}
 	s.URL = "postgres://penstock@" + s.Addr + "/postgres?sslmode=disable"
 	s.DSN = s.URL
@@ -240,6 +273,9 @@ func (s *Server) Signal(t testing.TB, signal os.Signal) {
 		t.Fatal(err)
 	}
 }
+
+// PID returns the process ID of the server's main process.
+func (s *Server) PID() int { return s.running.Process.Pid }
 
 // Dir returns the directory of the server's files.
 func (s *Server) Dir() string { return s.dir }

@@ -150,10 +150,11 @@ var rules = []rule{
 		name:    "rows and SQL need no driver",
 		because: "a program plugs in the driver that it has, and downloads only that one",
 		in:      []string{"./rowstore", "./sqlstore"},
+		except:  []string{"./sqlstore/pgxpipeline"},
 		forbid:  []string{"*"},
 		unless:  []string{"std", ".", "./rowstore", "./internal"},
-		breaks:  [2]string{"sqlstore/engine.go", "github.com/jackc/pgx/v5"},
-		keeps:   [2]string{"sqlstore/engine.go", "database/sql"},
+		breaks:  [2]string{"sqlstore/transaction.go", "github.com/jackc/pgx/v5"},
+		keeps:   [2]string{"sqlstore/transaction.go", "database/sql"},
 	},
 	{
 		name:    "middleware does not import the daemon",

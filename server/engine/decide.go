@@ -212,7 +212,14 @@ func (ev *evaluation) run(ctx context.Context) (over bool, err error) {
 	if err := ev.admitOwnLimits(); err != nil {
 		return false, err
 	}
+	n := len(ev.limited)
+	if ev.hasBeside {
+		ev.addBeside()
+	}
 	over, err = ev.decideAdmitted(ctx)
+	if ev.hasBeside {
+		ev.mergeBeside(n)
+	}
 	ev.updateStats(err)
 	if len(ev.further) > 0 {
 		ev.mergeFurther()

@@ -34,6 +34,7 @@ type found struct {
 	templates  []penstock.Request // of descriptors with their own limit
 	hasFurther bool               // whether one of the rules has further limits
 	further    []Status           // under these
+	hasBeside  bool               // whether the limit of a key was changed a moment ago
 }
 
 // A limitedDescriptor is a descriptor that a limit applies to.
@@ -69,6 +70,8 @@ type limitedDescriptor struct {
 	sum        int64             // of the hits, under a hits limit
 
 	override *overrides.Entry // of its key; nil if the rule applies as it is
+	beside   []penstock.Limit // which other daemons may decide by, because they do not know of a change of its limit
+	first    int              // the descriptor that addBeside has added this one for
 }
 
 // overLimit reports whether the descriptor denies the request. Shadow rules do not.

@@ -51,7 +51,7 @@ func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *ru
 
 // deniesBeside reports whether another limit of the rule denies the descriptor.
 func (f *found) deniesBeside(d *limitedDescriptor) bool {
-	return len(f.further) > 0 &&
+	return f.hasFurther &&
 		slices.ContainsFunc(f.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied })
 }
 

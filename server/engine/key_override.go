@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -42,17 +41,20 @@ func (f *found) applyKeyOverride(ctx context.Context, l *limitedDescriptor, s *r
 	key := viewOf(f.keys[l.key:l.end])
 	entry, before := s.overrides.Find(key)
 	if before != nil && !l.rule.Unlimited {
-		f.table.carry(ctx, before, true, key, l.rule, s)
+		l.beside, _ = f.table.carry(ctx, before, true, key, l.rule, s)
+		f.hasBeside = f.hasBeside || l.beside != nil
 	}
 	if entry == nil || l.rule.Unlimited && entry.Kind != overrides.Banned || !fits(l.rule, entry.Action) {
 		return
 	}
 	changed := f.table.change(l.rule, s, entry.Action)
+	l.beside = nil
 	switch entry.Kind {
 	case overrides.Unlimited:
 		l.state = nil
 	case overrides.Limited:
-		f.table.carry(ctx, entry, false, key, l.rule, changed.state)
+		l.beside, _ = f.table.carry(ctx, entry, false, key, l.rule, changed.state)
+		f.hasBeside = f.hasBeside || l.beside != nil
 		l.setState(changed.state)
 	case overrides.Banned:
 		l.state, l.template = s, &s.template
@@ -64,36 +66,31 @@ func (f *found) applyKeyOverride(ctx context.Context, l *limitedDescriptor, s *r
 // What the key has used under earlier limits is carried over first, as by a request: the next
 // one would otherwise charge again what a refund or reset did not find.
 func (t *ruleTable) ruleOfKey(ctx context.Context, r *rules.Rule, key string, cost int64) (*rules.Rule, *ruleState, error) {
-	state, done := &t.states[r.Index], true
+	state, done, rule := &t.states[r.Index], true, r
+	var beside []penstock.Limit
 	found, before := state.overrides.Peek(key)
 	if before != nil {
-		done = t.carry(ctx, before, true, key, r, state)
+		beside, done = t.carry(ctx, before, true, key, r, state)
 	}
 	switch {
 	case found == nil || !fits(r, found.Action):
 	case found.Kind == overrides.Limited:
 		changed := t.change(r, state, found.Action)
-		done = t.carry(ctx, found, false, key, r, changed.state)
+		beside, done = t.carry(ctx, found, false, key, r, changed.state)
 		r, state = changed.rule, changed.state
-	case cost == penstock.Reset:
-		done = t.resetEarlier(ctx, found, key, r) && done
+	case cost == penstock.Reset: // a ban or an exemption leaves the units, until the key has a limit again
+		beside = earlierLimits(r, found.EarlierLimits(false), r.Limit)
 	}
-	if !done && cost < 0 {
+	if done = done && (cost >= 0 || t.refund(ctx, key, t.stored(rule, beside), cost)); !done && cost < 0 {
 		return nil, nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
 	}
 	return r, state, nil
 }
 
-// resetEarlier resets the key under the limits of earlier overrides. A ban or an exemption
-// leaves the units there, until the key has a limit again.
-func (t *ruleTable) resetEarlier(ctx context.Context, entry *overrides.Entry, key string, rule *rules.Rule) (done bool) {
-	compat := t.isCompat(rule)
-	own := storedLimit(rule, compat).Identity()
-	for _, l := range earlierLimits(rule, entry.EarlierLimits(false), compat) {
-		if l.Identity() == own {
-			continue // the caller resets it
-		}
-		d, err := t.engine.calls.Take(ctx, penstock.Request{Key: key, Limit: l, Cost: penstock.Reset})
+// refund refunds or resets units of the key under limits.
+func (t *ruleTable) refund(ctx context.Context, key string, limits []penstock.Limit, cost int64) (done bool) {
+	for _, l := range limits {
+		d, err := t.engine.calls.Take(ctx, penstock.Request{Key: key, Limit: l, Cost: cost})
 		if err != nil || d.Source == penstock.SourceFallback {
 			return false
 		}
@@ -101,26 +98,98 @@ func (t *ruleTable) resetEarlier(ctx context.Context, entry *overrides.Entry, ke
 	return true
 }
 
-// carry moves what the key has used under other limits to the limit that applies now, in
-// units. It is done at the first request under the limit.
-func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded bool, key string, rule *rules.Rule, to *ruleState) (done bool) {
+// carry lets what the key has used under other limits count under the limit that applies now, in
+// units. It is done at the first request under the limit. While the change is new, it returns the limits that
+// other daemons may still decide by.
+func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded bool, key string, rule *rules.Rule, to *ruleState) (beside []penstock.Limit, done bool) {
 	if !entry.MustCarry(hasEnded) {
-		return true
+		return nil, true
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
-	from := earlierLimits(rule, entry.EarlierLimits(hasEnded), t.isCompat(rule))
-	return entry.Carry(ctx, t.engine.calls, key, hasEnded, from, to.template.Limit)
+	now, isNew := to.template.Limit, entry.IsNew(hasEnded)
+	now.Count = to.maxHits // not that of a hits limit
+	from := earlierLimits(rule, entry.EarlierLimits(hasEnded), now)
+	done = entry.Carry(ctx, t.engine.calls, key, hasEnded, isNew, t.stored(rule, from), to.template.Limit)
+	if isNew {
+		beside = from
+	}
+	return beside, done
 }
 
-// earlierLimits returns the limits that a key of a rule may have been charged under, as they are
-// stored. Those that share a state see no more of it than they hold, so the largest comes first.
-func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, compat bool) []penstock.Limit {
-	all := []penstock.Limit{storedLimit(rule, compat)}
+// earlierLimits returns the limits with a state of their own that a key of a rule may have been charged
+// under, each wide enough to see all that was charged to it under any of them.
+func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, now penstock.Limit) (earlier []penstock.Limit) {
+	all := []penstock.Limit{rule.Limit}
 	for _, l := range overridden {
-		all = append(all, storedLimit(rule.WithLimit(overrides.LimitOf(rule.Limit, l)), compat))
+		all = append(all, overrides.LimitOf(rule.Limit, l))
 	}
-	slices.SortStableFunc(all, func(a, b penstock.Limit) int { return cmp.Compare(b.Capacity(), a.Capacity()) })
+	capacity, known := now.Capacity(), []penstock.Limit{now.Identity()}
+	for _, l := range all {
+		capacity = max(capacity, l.Capacity())
+	}
+	for _, l := range all {
+		if l.Count > 0 && !l.HasPermits() && !now.HasPermits() && !slices.Contains(known, l.Identity()) { // permits are held, not used
+			known, earlier = append(known, l.Identity()), append(earlier, widened(l, capacity))
+		}
+	}
+	return earlier
+}
+
+// widened returns a limit with another capacity, if its rate is not too slow for that.
+func widened(l penstock.Limit, capacity int64) penstock.Limit {
+	w := l
+	if w.IsBucket() {
+		w.Burst = capacity
+	} else {
+		w.Count = capacity
+	}
+	if w.Validate() != nil {
+		return l
+	}
+	return w
+}
+
+// stored returns limits of keys of a rule as the store has them.
+func (t *ruleTable) stored(rule *rules.Rule, limits []penstock.Limit) []penstock.Limit {
+	all := make([]penstock.Limit, len(limits))
+	for i, l := range limits {
+		all[i] = storedLimit(rule.WithLimit(l), t.isCompat(rule))
+	}
 	return all
+}
+
+// addBeside adds descriptors whose keys have got another limit a moment ago under earlier limits as well, which
+// daemons that do not know of it decide by.
+func (ev *evaluation) addBeside() {
+	if ev.terms.AtMost && ev.terms.ID != "" {
+		return // what several limits grant under an ID cannot be made equal
+	}
+	for i := range ev.limited {
+		for _, l := range ev.limited[i].beside {
+			d := ev.limited[i]
+			s := ev.table.newState(d.rule.WithLimit(l))
+			d.template, d.maxHits, d.hits = &s.template, s.maxHits, s.hits
+			d.status, d.first = &Status{Rule: d.rule, Quota: d.quota}, i
+			ev.limited, ev.hasFurther = append(ev.limited, d), true
+		}
+	}
+}
+
+// mergeBeside removes the descriptors that addBeside has added to the first n. What they denied was denied
+// under the limit that applies.
+func (ev *evaluation) mergeBeside(n int) {
+	for _, d := range ev.limited[n:] {
+		first := &ev.limited[d.first]
+		delay := max(first.status.Decision.Delay, d.status.Decision.Delay)
+		if d.status.isTighter(first.status) {
+			*first.status, first.denied = *d.status, d.denied
+		}
+		if first.status.Decision.Allowed {
+			first.status.Decision.Delay = delay
+		}
+	}
+	clear(ev.limited[n:])
+	ev.limited = ev.limited[:n]
 }
 
 // keyOverrides are the overrides of keys of rules.

@@ -3,6 +3,8 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -336,49 +338,178 @@ func TestRaisedWindowAdmitsTheLargerLimitOnTwoDaemons(t *testing.T) {
 	})
 }
 
-// A bucket of another rate counts in a place of its own. Each daemon that does not know of the override yet admits
-// at most what the old limit holds, whatever was used before, and all of it is charged as soon as the daemon knows.
-func TestRaisedBucketAdmitsOneOldLimitMoreForEachDaemonThatDoesNotKnow(t *testing.T) {
-	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		// Refills take hours, so that time returns nothing meanwhile.
-		const rule = "domain: o\ndescriptors:\n  - {key: slow, limit: 24/24h}\n"
-		daemons := make([]*overridden, 3)
-		for i := range daemons {
-			book, err := overrides.Open(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			daemons[i] = &overridden{newEngine(t, store, rule, &engine.Options{Overrides: book}), t, book}
+// A sharedBook is what the overrides of several daemons are copied from.
+type sharedBook struct {
+	overrides.SharedCopy
+	records []overrides.Record
+}
+
+func (b *sharedBook) Write(ctx context.Context, s *overrides.Set, records []overrides.Record, _ []int64) error {
+	for _, r := range records {
+		r.Version = time.Now().UnixMicro() + int64(len(b.records))
+		b.records = append(b.records, r)
+	}
+	return b.Sync(ctx, s)
+}
+
+func (b *sharedBook) Sync(_ context.Context, s *overrides.Set) error {
+	s.Receive(b.records)
+	return nil
+}
+
+// newDaemons returns engines on one store that share their overrides, and know of a change when they refresh them.
+func newDaemons(t *testing.T, n int, store penstock.Store, rule string) (all []*overridden) {
+	shared := &sharedBook{}
+	for range n {
+		book, err := overrides.Open(&overrides.Options{Shared: shared})
+		if err != nil {
+			t.Fatal(err)
 		}
-		granted := 0
-		ask := func(o *overridden) {
-			for range 100 {
-				if r := o.decide(1, "slow=a"); !r.OverLimit {
-					granted++
+		all = append(all, &overridden{newEngine(t, store, rule, &engine.Options{Overrides: book}), t, book})
+	}
+	return all
+}
+
+// Daemons that know of a new limit charge the key where the others see it, too.
+func TestRaisedBucketAdmitsTheLargerLimitOnSeveralDaemons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			rule, first, second string
+			want                int
+		}{
+			{"24/240h", "40/240h", "", 40},
+			{"24/240h", "40/240h", "60/240h", 60},
+			{"24/240h", "40/240h fixed-window", "60/240h sliding-log", 60},
+			{"24/240h leaky-bucket", "40/240h leaky-bucket", "60/240h", 60},
+			{"24/240h fixed-window", "40/480h", "60/240h", 60},
+			{"24/240h", "10/240h", "5/240h", 22}, // lowered before all were used
+			{"0/240h", "10/240h", "20/240h", 20},
+		} {
+			rule := "domain: o\ndescriptors:\n  - {key: slow, limit: " + c.rule + "}\n"
+			daemons, granted := newDaemons(t, 4, penstock.NewMemory(nil), rule), 0
+			ask := func(times int) {
+				for range times {
+					for _, o := range daemons {
+						if r := o.decide(1, "slow=a"); !r.OverLimit {
+							granted++
+						}
+					}
 				}
 			}
-		}
-		for range 10 {
-			daemons[2].decide(1, "slow=a")
-			granted++
-		}
-		for i, o := range daemons {
-			o.set("o/slow", "slow=a", "40/24h")
-			ask(o)
-			if want := 40 + 24*i; granted != want {
-				t.Errorf("with %d daemons that know: %d granted, want %d", i+1, granted, want)
+			ask(1)
+			for _, l := range []string{c.first, c.second} {
+				if l != "" {
+					daemons[0].set("o/slow", "slow=a", l)
+				}
+				for _, o := range daemons[1:] {
+					ask(2)
+					o.book.Refresh(t.Context())
+					time.Sleep(300 * time.Millisecond)
+				}
 			}
-			for _, other := range daemons[i+1:] {
-				ask(other)
+			for range 10 { // until the change is new to none
+				time.Sleep(300 * time.Millisecond)
+				ask(10)
 			}
-		}
-		for _, o := range daemons {
-			ask(o)
-		}
-		if want := 40 + 2*24; granted != want {
-			t.Errorf("%d granted, want %d", granted, want)
+			if granted != c.want {
+				t.Errorf("%s, then %s, then %s: %d granted, want %d", c.rule, c.first, c.second, granted, c.want)
+			}
 		}
 	})
+}
+
+// A limit applies from the next request on, to operators as well, though other daemons may not know of it yet.
+func TestNewOverrideAppliesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newDaemons(t, 1, penstock.NewMemory(nil), overrideRules)[0]
+		rule, used := o.Rules().Rule("o/bucket"), []int64{o.remaining(30, "bucket=a")}
+		o.set("o/bucket", "bucket=a", "600/1m")
+		used = append(used, o.remaining(1, "bucket=a"), o.remaining(600, "bucket=a"), o.remaining(500, "bucket=a"))
+		d, err := o.TakeRule(t.Context(), rule, "bucket=a", -100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used = append(used, d.Remaining, o.remaining(1, "bucket=a"))
+		o.set("o/bucket", "bucket=a", "")
+		used = append(used, o.remaining(1, "bucket=a"))
+		if _, err := o.TakeRule(t.Context(), rule, "bucket=a", penstock.Reset); err != nil {
+			t.Fatal(err)
+		}
+		used = append(used, o.remaining(1, "bucket=a"))
+		time.Sleep(time.Hour)
+		used = append(used, o.remaining(1, "bucket=a"))
+		if want := []int64{30, 569, 569, 69, 169, 168, 0, 59, 59}; !slices.Equal(used, want) {
+			t.Errorf("remaining %v, want %v", used, want)
+		}
+		if s := o.RuleStats()[1]; s.Rule != "o/bucket" || s.Allowed() != 6 || s.Denied.Load() != 2 {
+			t.Errorf("%s: %d allowed and %d denied, want 6 and 2", s.Rule, s.Allowed(), s.Denied.Load())
+		}
+	})
+}
+
+// However requests and changes fall, all daemons together admit what the largest limit does in the same time.
+func TestChangedBucketsAdmitTheLargestLimit(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) { checkChangedBuckets(t, seed) })
+	}
+}
+
+func checkChangedBuckets(t *testing.T, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	algorithm := []string{"", " leaky-bucket"}[random.IntN(2)]
+	limits := []string{"20/24h", "30/24h", "30/1h", "40/1h burst=50", "60/30m", "90/1m", "100/1m burst=700"}
+	limits = limits[random.IntN(4):][:2+random.IntN(3)]
+	largest, err := penstock.ParseLimit(limits[len(limits)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if random.IntN(2) == 0 {
+		slices.Reverse(limits)
+	}
+	daemons := newDaemons(t, 3, penstock.NewMemory(nil), "domain: o\ndescriptors:\n  - {key: k, limit: "+limits[0]+algorithm+"}\n")
+	type grant struct {
+		at    time.Time
+		units int64
+	}
+	var grants []grant
+	ask := func() {
+		cost := []int64{1, 1, 3, 20}[random.IntN(4)]
+		if r := daemons[random.IntN(3)].decide(cost, "k=a"); !r.OverLimit {
+			grants = append(grants, grant{time.Now(), cost})
+		}
+	}
+	askOften := func() {
+		for range random.IntN(30) {
+			ask()
+			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+		}
+	}
+	askOften()
+	for _, l := range limits[1:] {
+		daemons[random.IntN(3)].set("o/k", "k=a", l+algorithm)
+		for _, i := range random.Perm(3) {
+			askOften()
+			daemons[i].book.Refresh(t.Context())
+		}
+		time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+	}
+	for range 2 { // all that is left, while the change is new and later
+		for range 4 * largest.Capacity() {
+			ask()
+		}
+		time.Sleep(3 * time.Second)
+	}
+	for i, first := range grants {
+		sum := int64(0)
+		for _, g := range grants[i:] {
+			sum += g.units
+			refilled := float64(largest.Count) * float64(g.at.Sub(first.at)) / float64(largest.Period)
+			if most := float64(largest.Capacity()) + refilled; float64(sum) > most {
+				t.Errorf("seed %d, %v: %d granted within %v, want at most %.2f", seed, limits, sum, g.at.Sub(first.at), most)
+				return
+			}
+		}
+	}
 }
 
 // An outage is not the fault of the keys that are denied meanwhile.

@@ -202,7 +202,7 @@ func (ev *evaluation) complete(ctx context.Context) error {
 		}
 	}
 	err := ev.call(ctx, false)
-	if err == nil && len(ev.further) > 0 && !ev.over {
+	if err == nil && ev.hasFurther && !ev.over {
 		err = ev.returnPartial(ctx)
 	}
 	return err

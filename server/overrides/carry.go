@@ -2,7 +2,7 @@ package overrides
 
 import (
 	"context"
-	"crypto/rand"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,26 +12,36 @@ import (
 
 // A key that gets another limit keeps what it has used: the first request under the limit carries the
 // units over, from the limits of the rule and of earlier overrides.
+//
+// Other daemons may not know of a change yet, and charge the key under one of the earlier limits. While the change is
+// new, those that know of it charge the key under all of these limits as well, so that each of them has everything.
+// Units are copied at first, and moved when no daemon charges the earlier limits alone any more.
 
 // The phases of an override whose units are carried over.
 const (
-	inForce = 1 + iota
+	copied = 1 + iota // while it is new
+	inForce
+	copiedBack
 	ended
 )
+
+// newFor is how long a change is new: longer than until all daemons know of it.
+const newFor = 2 * time.Second
+
+// IsNew reports whether other daemons may not know yet of the override or, if it has ended, of that.
+func (e *Entry) IsNew(hasEnded bool) bool {
+	until := e.newUntil
+	if hasEnded && until != 0 {
+		until = max(until, e.until+int64(newFor))
+	}
+	return time.Now().UnixNano() < until
+}
 
 func phaseOf(hasEnded bool) int32 {
 	if hasEnded {
 		return ended
 	}
 	return inForce
-}
-
-// A charge is of units that were taken from an earlier limit, and are not known to be charged under the
-// present one.
-type charge struct {
-	units int64
-	id    string // under which they are charged once, however often that is tried
-	until time.Time
 }
 
 // EarlierLimits returns the limits of overrides of the key before this one, under which units may
@@ -49,69 +59,83 @@ func (e *Entry) MustCarry(hasEnded bool) bool {
 	return e.carried.Load() < phaseOf(hasEnded) && (e.Kind == Limited || hasEnded && e.counts())
 }
 
-// Carry moves what the key has used under other limits, the largest first, to the limit that applies now.
-// If the store does not decide, the next call does the rest. Concurrent callers wait, so that no request
-// finds the units in neither place.
-func (e *Entry) Carry(ctx context.Context, store penstock.Store, key string, hasEnded bool, from []penstock.Limit, to penstock.Limit) (done bool) {
-	e.carryMu.Lock()
-	defer e.carryMu.Unlock()
-	if !e.MustCarry(hasEnded) {
+// Carry lets what the key has used under other limits count under the limit that applies now. The others
+// keep it while the override is new. If the store does not decide, the next call does it. Concurrent
+// callers wait, so that no request finds less.
+func (e *Entry) Carry(ctx context.Context, store penstock.Store, key string, hasEnded, isNew bool, from []penstock.Limit, to penstock.Limit) (done bool) {
+	phase := phaseOf(hasEnded)
+	if isNew {
+		phase--
+	}
+	if e.carried.Load() >= phase {
 		return true
 	}
-	m := mover{store, strings.Clone(key), to, &e.uncharged}
-	if done = m.charge(ctx); !done {
-		return false
+	e.carryMu.Lock()
+	defer e.carryMu.Unlock()
+	if e.carried.Load() >= phase {
+		return true
 	}
-	for _, l := range from {
-		done = m.move(ctx, l) && done
-	}
-	if done {
-		e.carried.Store(phaseOf(hasEnded))
+	m := mover{store, strings.Clone(key), to, fmt.Sprintf("override %d.%d", e.record.Version, phase)}
+	if done = m.copy(ctx, from, e.newUntil != 0) && (isNew || m.reset(ctx, from)); done {
+		e.carried.Store(phase)
 	}
 	return done
 }
 
 // A mover moves what a key has used to a limit.
 type mover struct {
-	store     penstock.Store
-	key       string
-	to        penstock.Limit
-	uncharged *[]charge
+	store penstock.Store
+	key   string
+	to    penstock.Limit
+	id    string // under which units are charged once, whatever the number of daemons that try
 }
 
-// move takes all units that the key has used under another limit, and charges them. A reset
-// returns what it refunds, so that units are moved once, whatever the number of daemons that
-// try. It is not done if the store did not decide.
-func (m *mover) move(ctx context.Context, from penstock.Limit) (done bool) {
-	if from.Identity() == m.to.Identity() {
+// copy charges what the key has used under other limits. If daemons charge several limits, each of these has
+// a part of the same units; otherwise they are apart. It is not done if the store did not decide.
+func (m *mover) copy(ctx context.Context, from []penstock.Limit, shared bool) (done bool) {
+	missing := int64(0)
+	for _, l := range from {
+		used, ok := m.used(ctx, l)
+		switch {
+		case !ok:
+			return false
+		case shared:
+			missing = max(missing, used)
+		default:
+			missing += used
+		}
+	}
+	if missing > 0 && shared {
+		used, ok := m.used(ctx, m.to)
+		if missing -= used; !ok {
+			return false
+		}
+	}
+	if missing <= 0 {
 		return true
 	}
-	if from.HasPermits() || m.to.HasPermits() {
-		return true // permits are held, not used
-	}
-	d, err := m.store.Take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
-	if err == nil && d.Granted < 0 {
-		*m.uncharged = append(*m.uncharged, charge{-d.Granted, rand.Text(), time.Now().Add(min(from.Period, maxUnchargedAge))})
-	}
-	return m.charge(ctx) && err == nil && d.Source != penstock.SourceFallback
+	hold := min(m.to.Period, 24*time.Hour)
+	_, ok := m.take(ctx, penstock.Request{Limit: m.to, Cost: missing, AtMost: true, ID: m.id, Hold: hold})
+	return ok
 }
 
-// maxUnchargedAge is for how long units that could not be charged are remembered: as long as a store
-// remembers an ID.
-const maxUnchargedAge = 24 * time.Hour
+func (m *mover) used(ctx context.Context, l penstock.Limit) (units int64, done bool) {
+	d, ok := m.take(ctx, penstock.Request{Limit: l})
+	return d.Limit - d.Remaining, ok
+}
 
-// charge charges what is uncharged, as far as it fits. Those of a call that failed stay
-// uncharged, except those that time would have returned.
-func (m *mover) charge(ctx context.Context) (done bool) {
-	for len(*m.uncharged) > 0 {
-		c := (*m.uncharged)[0]
-		if left := time.Until(c.until); left > 0 {
-			r := penstock.Request{Key: m.key, Limit: m.to, Cost: c.units, AtMost: true, ID: c.id, Hold: left}
-			if _, err := m.store.Take(ctx, r); err != nil {
-				return false
-			}
-		}
-		*m.uncharged = (*m.uncharged)[1:]
+// reset resets the key under limits whose units were copied.
+func (m *mover) reset(ctx context.Context, from []penstock.Limit) (done bool) {
+	done = true
+	for _, l := range from {
+		_, ok := m.take(ctx, penstock.Request{Limit: l, Cost: penstock.Reset})
+		done = done && ok
 	}
-	return true
+	return done
+}
+
+func (m *mover) take(ctx context.Context, r penstock.Request) (d penstock.Decision, done bool) {
+	r.Key = m.key
+	d, err := m.store.Take(ctx, r)
+	return d, err == nil && d.Source != penstock.SourceFallback
 }

@@ -18,10 +18,10 @@ type Entry struct {
 	used    atomic.Int64 // Unix seconds of the last use; 0 for never
 
 	// from are limits of earlier overrides of the key, whose units are carried over.
-	from      []penstock.Limit
-	carryMu   sync.Mutex
-	uncharged []charge     // guarded by carryMu
-	carried   atomic.Int32 // the last phase whose limit has got the units
+	from     []penstock.Limit
+	carryMu  sync.Mutex
+	carried  atomic.Int32 // the last phase whose limit has got the units
+	newUntil int64        // Unix nanoseconds until which it is new; 0 if no other daemon has it
 }
 
 // Remaining returns how long the override stays in force, at least a millisecond, or

@@ -270,6 +270,9 @@ func (s *Set) newEntry(r *Record, old *Entry) (*Entry, error) {
 	if !r.Until.IsZero() {
 		e.until = r.Until.UnixNano()
 	}
+	if s.shared != nil {
+		e.newUntil = time.Now().Add(newFor).UnixNano()
+	}
 	if old != nil {
 		e.follow(old, s.now().UnixNano())
 	}

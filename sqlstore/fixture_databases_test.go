@@ -48,13 +48,19 @@ func (db database) open(t testing.TB, o sqlstore.Options) *sqlstore.Store {
 // openSQLite returns a database in a file, as docs/sql.md says.
 func openSQLite(t testing.TB) database {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "penstock.db")
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)")
+	db, _ := openSQLiteFile(t)
+	return db
+}
+
+func openSQLiteFile(t testing.TB) (opened database, source string) {
+	t.Helper()
+	source = "file:" + filepath.Join(t.TempDir(), "penstock.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)"
+	db, err := sql.Open("sqlite", source)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return database{DB: db, dialect: sqlstore.SQLite}
+	return database{DB: db, dialect: sqlstore.SQLite}, source
 }
 
 // conform runs all of storetest on two stores of one table, as two processes.

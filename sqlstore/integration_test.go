@@ -5,6 +5,8 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +83,33 @@ func TestIntegrationPostgresMigrateAtOnce(t *testing.T) {
 	}
 	if err := <-second; err != nil {
 		t.Error(err)
+	}
+}
+
+// The table belongs to another user, who has granted what docs/sql.md lists.
+func TestIntegrationPostgresOtherOwner(t *testing.T) {
+	owner, server := openPostgres(t)
+	table := owner.table(t)
+	if _, err := owner.Exec("CREATE ROLE app LOGIN"); err != nil {
+		t.Fatal(err)
+	}
+	app := owner.openBehind(t, "pgx", strings.Replace(server.DSN, "penstock@", "app@", 1))
+	r := penstock.Request{Key: "k", Limit: penstock.Limit{Count: 100, Period: 24 * time.Hour}, Cost: 1}
+	if err := sqlstore.Migrate(t.Context(), app.DB, sqlstore.PostgreSQL, table); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("migrated without rights: %v", err)
+	}
+	_, err := app.open(t, sqlstore.Options{Table: table}).Take(t.Context(), r)
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "permission denied") || !strings.Contains(err.Error(), "not charged") {
+		t.Errorf("taken without rights: %v", err)
+	}
+	if _, err := owner.Exec("GRANT SELECT, INSERT, UPDATE, DELETE ON " + table + " TO app"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlstore.Migrate(t.Context(), app.DB, sqlstore.PostgreSQL, table); err != nil {
+		t.Errorf("a table that exists: %v", err)
+	}
+	if d := take(t, app.open(t, sqlstore.Options{Table: table, Timeout: time.Minute}), r); d.Remaining != 99 {
+		t.Errorf("%v, want 99 remaining", d)
 	}
 }
 

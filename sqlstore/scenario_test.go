@@ -21,6 +21,7 @@ func scenarios(t *testing.T, db database) {
 	t.Run("TakeAll is atomic", func(t *testing.T) { testTakeAllIsAtomic(t, db) })
 	t.Run("an ID is charged once", func(t *testing.T) { testIDIsChargedOnce(t, db) })
 	t.Run("the clock is the database's", func(t *testing.T) { testClock(t, db) })
+	t.Run("the clock steps back", func(t *testing.T) { testClockStepsBack(t, db) })
 	t.Run("expired rows are deleted", func(t *testing.T) { testExpiredRowsAreDeleted(t, db) })
 	t.Run("sweeping starts by itself", func(t *testing.T) { testSweepingStarts(t, db) })
 	t.Run("a missing table is unavailable", func(t *testing.T) { testMissingTable(t, db) })
@@ -123,6 +124,31 @@ func testClock(t *testing.T, db database) {
 		left := before.Truncate(time.Hour).Add(time.Hour).Sub(before)
 		if d.ResetAfter > left+time.Minute || d.ResetAfter < left-10*time.Minute {
 			t.Errorf("the window ends in %s, want about %s", d.ResetAfter, left)
+		}
+	}
+}
+
+// A clock that steps back frees nothing.
+func testClockStepsBack(t *testing.T, db database) {
+	o := &sqlstore.Options{Table: db.table(t), Pipeline: db.pipeline}
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	store := sqlstore.NewOnClock(db.DB, db.dialect, o, func() time.Time { return now })
+	for _, algorithm := range penstock.Algorithms() {
+		limit := penstock.Limit{Count: 5, Period: time.Minute, Algorithm: algorithm}
+		if limit.HasPermits() {
+			continue // which no time brings back
+		}
+		granted := 0
+		for _, at := range []time.Duration{0, -time.Hour, -time.Hour, -2 * time.Hour} {
+			now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).Add(at)
+			for range 3 {
+				if take(t, store, penstock.Request{Key: "k", Limit: limit, Cost: 1}).Allowed {
+					granted++
+				}
+			}
+		}
+		if granted < 3 || granted > 5 { // before the first step, and in all
+			t.Errorf("%v: %d granted, want 3 to 5", algorithm, granted)
 		}
 	}
 }

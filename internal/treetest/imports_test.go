@@ -157,6 +157,15 @@ var rules = []rule{
 		keeps:   [2]string{"sqlstore/transaction.go", "database/sql"},
 	},
 	{
+		name:    "regions are stores",
+		because: "a program that shares a limit over regions downloads a Redis client, and nothing else",
+		in:      []string{"./regions"},
+		forbid:  []string{"*"},
+		unless:  []string{"std", ".", "./redisstore", "./internal"},
+		breaks:  [2]string{"regions/store.go", module + "/server/client"},
+		keeps:   [2]string{"regions/redis.go", module + "/redisstore"},
+	},
+	{
 		name:    "middleware does not import the daemon",
 		because: "it is for other servers",
 		in:      []string{"./httplimit", "./grpclimit"},
@@ -287,7 +296,7 @@ var rules = []rule{
 	{
 		name:    "the library does not log",
 		because: "what to log, and where, is the program's choice; errors that it does not handle go through lograte",
-		in:      []string{".", "./internal", "./redisstore", "./rowstore", "./sqlstore", "./httplimit", "./grpclimit"},
+		in:      []string{".", "./internal", "./redisstore", "./rowstore", "./sqlstore", "./regions", "./httplimit", "./grpclimit"},
 		except:  []string{"./internal/lograte"},
 		forbid:  []string{"log"},
 		breaks:  [2]string{"memory.go", "log/slog"},

@@ -1,0 +1,126 @@
+package regions
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A globalLimit is a limit with its sizes, and the name that its pools have.
+type globalLimit struct {
+	Sizes
+	limit    penstock.Limit
+	settings Settings
+	capacity int64
+	name     string
+}
+
+// poolKey returns the name of the pool of a key.
+func (g *globalLimit) poolKey(key string) string {
+	const maxKey = 256
+	if len(key) > maxKey {
+		key = hash(key)
+	}
+	return g.name + ":" + key
+}
+
+// keptFree returns a request to home that leaves what regions may hold. Refunds, settlements and charges ignore it.
+func (g *globalLimit) keptFree(r penstock.Request) penstock.Request {
+	r.KeepFree = max(r.KeepFree, g.KeepFree)
+	if r.Cost <= 0 || r.Limit.HasPermits() {
+		r.KeepFree = 0
+	}
+	return r
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// newClaim returns a name that no claim has had. A counter would not do: it would begin anew with a region's lost state.
+func newClaim() string {
+	return strconv.FormatUint(rand.Uint64(), 36) + strconv.FormatUint(rand.Uint64(), 36) //nolint:gosec // unique, not secret
+}
+
+// A limitCache has the global limits of the rules by what defines them.
+type limitCache struct {
+	known sync.Map // of limitKey, *globalLimit
+	size  atomic.Int64
+}
+
+type limitKey struct {
+	limit    penstock.Limit
+	settings Settings
+}
+
+// maxLimits bounds the cache, which overrides and reloaded rules fill.
+const maxLimits = 4096
+
+func (c *limitCache) of(l penstock.Limit, s Settings, regions int, roundTrip time.Duration) (*globalLimit, error) {
+	key := limitKey{l, s}
+	if g, ok := c.known.Load(key); ok {
+		return g.(*globalLimit), nil
+	}
+	s, err := s.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	g := &globalLimit{
+		Sizes: SizesOf(l, s, regions, roundTrip), limit: l, settings: s, capacity: l.Capacity(),
+		name: hash(fmt.Sprintf("%+v", l.Identity()))[:12],
+	}
+	if c.size.Add(1) > maxLimits {
+		c.known.Clear()
+		c.size.Store(1)
+	}
+	c.known.Store(key, g)
+	return g, nil
+}
+
+// claims are those that this process has in flight, so that its requests can wait for them.
+type claims struct {
+	mu     sync.Mutex
+	byPool map[string]chan struct{}
+}
+
+// start runs a claim in the background, and returns a channel that is closed when it has ended.
+func (c *claims) start(pool string, run func()) <-chan struct{} {
+	done := make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byPool == nil {
+		c.byPool = map[string]chan struct{}{}
+	}
+	c.byPool[pool] = done
+	go func() {
+		run()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.byPool[pool] == done {
+			delete(c.byPool, pool)
+		}
+		close(done)
+	}()
+	return done
+}
+
+// inFlight returns the channel of a claim of this process. That of another process is waited for in steps of half a
+// round trip.
+func (c *claims) inFlight(pool string, roundTrip time.Duration) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, ok := c.byPool[pool]; ok {
+		return done
+	}
+	done := make(chan struct{})
+	time.AfterFunc(roundTrip/2, func() { close(done) })
+	return done
+}

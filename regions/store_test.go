@@ -1,0 +1,248 @@
+package regions_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/regions"
+)
+
+// A regionTest is one of two regions, in which each limit with a name is global.
+type regionTest struct {
+	*testing.T
+	*regions.Store
+	local, home *penstock.Memory
+	pools       *regions.MemoryPools
+	homeDown    atomic.Bool
+	poolsDown   atomic.Bool
+	homeCalls   atomic.Int64
+}
+
+func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
+	tr := &regionTest{T: t, local: penstock.NewMemory(nil), home: penstock.NewMemory(nil), pools: regions.NewMemoryPools(nil)}
+	home := penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		tr.homeCalls.Add(1)
+		if tr.homeDown.Load() {
+			return penstock.ErrUnavailable
+		}
+		time.Sleep(100 * time.Millisecond)
+		return penstock.TakeBatch(ctx, tr.home, rs, ds, all)
+	})
+	var err error
+	tr.Store, err = regions.New(tr.local, failingPools{tr}, home, &regions.Options{
+		Regions: 2, RoundTrip: 100 * time.Millisecond,
+		Global: func(l penstock.Limit) (regions.Settings, bool) { return s, l.Name != "" },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+type failingPools struct{ tr *regionTest }
+
+func (p failingPools) Spend(ctx context.Context, key string, a regions.Ask) (regions.Spent, error) {
+	if p.tr.poolsDown.Load() {
+		return regions.Spent{}, penstock.ErrUnavailable
+	}
+	return p.tr.pools.Spend(ctx, key, a)
+}
+
+func (p failingPools) Deposit(ctx context.Context, key string, l regions.Lot) (bool, error) {
+	return p.tr.pools.Deposit(ctx, key, l)
+}
+
+var (
+	global = penstock.PerMinute(1000).WithName("global") // each of two regions holds 40, and home keeps 80 free
+	own    = penstock.PerMinute(10)
+)
+
+func (tr *regionTest) take(r penstock.Request) penstock.Decision {
+	tr.Helper()
+	if r.Key == "" {
+		r.Key = "key"
+	}
+	d, err := tr.Take(ctx, r)
+	if err != nil {
+		tr.Fatalf("%+v: %v", r, err)
+	}
+	return d
+}
+
+// atHome returns what home has left of the global limit.
+func (tr *regionTest) atHome() int64 {
+	tr.Helper()
+	d, err := tr.home.Take(ctx, penstock.Request{Key: "key", Limit: global})
+	if err != nil {
+		tr.Fatal(err)
+	}
+	return d.Remaining
+}
+
+func inBubble(t *testing.T, s regions.Settings, test func(tr *regionTest)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(newRegionTest(t, s))
+		time.Sleep(time.Minute) // what is in flight ends
+	})
+}
+
+func TestStoreDecidesInTheRegion(t *testing.T) {
+	inBubble(t, regions.Settings{}, func(tr *regionTest) {
+		began := time.Now()
+		if d := tr.take(penstock.Request{Limit: global, Cost: 1}); !d.Allowed || d.Granted != 1 || d.Limit != 1000 || time.Since(began) != 100*time.Millisecond {
+			t.Errorf("the first request: %v after %v, want one trip to home", d, time.Since(began))
+		}
+		began = time.Now()
+		for i := range 4 {
+			if d := tr.take(penstock.Request{Limit: global, Cost: 1}); !d.Allowed || d.Remaining != 995-80+int64(3-i) {
+				t.Errorf("request %d: %v", i, d)
+			}
+		}
+		if calls := tr.homeCalls.Load(); time.Since(began) != 0 || calls > 2 {
+			t.Errorf("four more took %v and %d calls to home", time.Since(began), calls)
+		}
+		if d := tr.take(penstock.Request{Limit: own, Cost: 10}); d.Remaining != 0 || tr.homeCalls.Load() > 2 {
+			t.Errorf("a limit of the region alone: %v", d)
+		}
+	})
+}
+
+// What needs more than units of a pool is decided at home, which keeps free what regions hold.
+func TestStoreLetsHomeDecide(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		request penstock.Request
+		allowed bool
+		left    int64
+	}{
+		{"a cost above what a region holds", penstock.Request{Cost: 900}, true, 100},
+		{"all but what is kept free", penstock.Request{Cost: 920}, true, 80},
+		{"more", penstock.Request{Cost: 921}, false, 1000},
+		{"an ID", penstock.Request{Cost: 1, ID: "id"}, true, 999},
+		{"a charge", penstock.Request{Cost: 1100, Overdraw: true}, true, 0},
+		{"a peek", penstock.Request{}, true, 1000},
+		{"units to keep free", penstock.Request{Cost: 1, KeepFree: 999}, true, 999},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, regions.Settings{}, func(tr *regionTest) {
+				test.request.Limit = global
+				if d := tr.take(test.request); d.Allowed != test.allowed {
+					t.Errorf("%v, want allowed %v", d, test.allowed)
+				}
+				if left := tr.atHome(); left != test.left {
+					t.Errorf("home has %d left, want %d", left, test.left)
+				}
+			})
+		})
+	}
+}
+
+func TestStoreWithoutHome(t *testing.T) {
+	for _, test := range []struct {
+		settings regions.Settings
+		most     int64
+	}{
+		{regions.Settings{OnPartition: regions.Deny}, 40},
+		{regions.Settings{OnPartition: regions.Local}, 40 + 500 + 20},
+		{regions.Settings{OnPartition: regions.Allow}, 2000},
+	} {
+		inBubble(t, test.settings, func(tr *regionTest) {
+			tr.take(penstock.Request{Limit: global, Cost: 20})
+			synctest.Wait()
+			tr.homeDown.Store(true)
+			granted := int64(0)
+			for range 2000 {
+				granted += tr.take(penstock.Request{Limit: global, Cost: 1}).Granted
+			}
+			if granted > test.most || granted < test.most/4 {
+				t.Errorf("%+v: granted %d without home, want at most %d", test.settings, granted, test.most)
+			}
+			tr.homeDown.Store(false)
+			allowed := false
+			for i := 0; i < 100 && !allowed; i++ {
+				time.Sleep(100 * time.Millisecond)
+				d := tr.take(penstock.Request{Limit: global, Cost: 1})
+				allowed = d.Allowed && d.Source == penstock.SourceStore
+			}
+			if !allowed {
+				t.Errorf("%+v: home is up, and not asked", test.settings)
+			}
+		})
+	}
+}
+
+// A region that has lost its Redis asks home for each request.
+func TestStoreWithoutPools(t *testing.T) {
+	inBubble(t, regions.Settings{}, func(tr *regionTest) {
+		tr.poolsDown.Store(true)
+		for range 3 {
+			if d := tr.take(penstock.Request{Limit: global, Cost: 1}); !d.Allowed {
+				t.Error(d)
+			}
+		}
+		if calls := tr.homeCalls.Load(); calls != 3 || tr.atHome() == 1000 {
+			t.Errorf("%d calls, and home has %d left", calls, tr.atHome())
+		}
+	})
+}
+
+func TestStoreTakesAllOrNothing(t *testing.T) {
+	inBubble(t, regions.Settings{}, func(tr *regionTest) {
+		ds := make([]penstock.Decision, 3)
+		all := func(costs ...int64) bool {
+			t.Helper()
+			rs := []penstock.Request{
+				{Key: "key", Limit: global, Cost: costs[0]}, {Key: "key", Limit: own, Cost: costs[1]},
+				{Key: "other", Limit: global, Cost: costs[2]},
+			}
+			if err := tr.TakeAll(ctx, rs, ds); err != nil {
+				t.Fatal(err)
+			}
+			return penstock.Tightest(ds).Allowed
+		}
+		if !all(1, 4, 1) || ds[1].Remaining != 6 {
+			t.Errorf("all fit: %v", ds)
+		}
+		before := tr.Stats().Spent
+		if all(1, 7, 1) || ds[1].Allowed || !ds[0].Allowed || tr.Stats().Spent != before {
+			t.Errorf("the region's own limit denies: %v, and spends %d", ds, tr.Stats().Spent-before)
+		}
+		if all(921, 1, 1) || ds[0].Allowed || ds[1].Granted != 0 || ds[1].Remaining != 6 {
+			t.Errorf("home denies: %v", ds)
+		}
+		if d := tr.take(penstock.Request{Limit: own}); d.Remaining != 6 {
+			t.Errorf("the region's own limit was charged for a denial: %v", d)
+		}
+		if !all(100, 6, 1) {
+			t.Errorf("all fit: %v", ds)
+		}
+	})
+}
+
+func TestStoreRejectsBadInput(t *testing.T) {
+	memory, pools := penstock.NewMemory(nil), regions.NewMemoryPools(nil)
+	if _, err := regions.New(memory, pools, memory, nil); err == nil {
+		t.Error("a store without a number of regions was made")
+	}
+	if _, err := regions.New(nil, pools, memory, &regions.Options{Regions: 1}); err == nil {
+		t.Error("a store without a local one was made")
+	}
+	for _, s := range []regions.Settings{{Hold: -1}, {Hold: 0.95}, {Age: -1}, {Age: 2 * time.Hour}, {OnPartition: 9}} {
+		inBubble(t, s, func(tr *regionTest) {
+			if _, err := tr.Take(ctx, penstock.Request{Key: "key", Limit: global, Cost: 1}); err == nil {
+				t.Errorf("%+v was accepted", s)
+			}
+		})
+	}
+	inBubble(t, regions.Settings{}, func(tr *regionTest) {
+		if _, err := tr.Take(ctx, penstock.Request{Limit: global, Cost: 1}); !errors.Is(err, penstock.ErrBadKey) {
+			t.Errorf("an empty key: %v", err)
+		}
+	})
+}

@@ -264,6 +264,7 @@ func (r *Rule) Settings() (lines [][]string) {
 		word, text string
 	}{
 		{r.Also != nil, "also", r.alsoText()},
+		{r.Candidate != nil, "candidate", r.candidateText()},
 		{r.Shadow, "shadow", "counts, but never denies"},
 		{r.Quota, "quota", "denies only if all quota rules of the request are over their limit"},
 		{r.Alias != "", "name", excerpt(r.Alias)},
@@ -293,6 +294,14 @@ func (r *Rule) alsoText() string {
 		limits = append(limits, also.Limit.WithName("").String())
 	}
 	return strings.Join(limits, ", ")
+}
+
+// candidateText returns the limit that is tried.
+func (r *Rule) candidateText() string {
+	if r.Candidate == nil {
+		return ""
+	}
+	return r.Candidate.Limit.WithName("").String() + ", which counts beside the limit, but never denies"
 }
 
 // settleText describes for how long what was taken can be settled.

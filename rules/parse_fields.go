@@ -77,6 +77,7 @@ var fieldKinds = []fieldKind{
 
 	{"limit", ourText, func(d *draft, f field) { d.limitText = d.text(f) }},
 	{"also", ourLimit, func(d *draft, f field) { d.also = d.texts(f) }},
+	{"candidate", ourLimit, func(d *draft, f field) { d.candidate = d.text(f) }},
 	{"period", ourLimit, func(d *draft, f field) { d.limit.Period = d.duration(f) }},
 	{"algorithm", ourLimit, func(d *draft, f field) { d.limit.Algorithm = d.algorithm(f) }},
 	{"burst", ourLimit, func(d *draft, f field) { d.limit.Burst = d.whole(f, 1, math.MaxInt64) }},
@@ -129,6 +130,7 @@ type draft struct {
 	limitLine int
 	limitText string
 	also      []string // further limits, as texts
+	candidate string   // a limit to try
 	unit      string
 	limit     penstock.Limit // as the fields beside limitText and unit say
 	rule      Rule           // without its name, place and limit

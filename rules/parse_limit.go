@@ -34,6 +34,7 @@ func (d *draft) addRule(name string) *Rule {
 	}
 	added := d.set.add(&rule)
 	d.addAlso(added)
+	d.addCandidate(added)
 	return added
 }
 
@@ -107,6 +108,9 @@ func (d *draft) addSharing(name string, above *Rule) *Rule {
 	rule.keepFree, rule.metric = d.rule.keepFree, nil
 	rule.Penalty = nil // a request that keeps units free is denied for the sake of others
 	d.setKeepFree(&rule)
+	if above.Candidate != nil {
+		d.setCandidate(&rule, above.Candidate.Limit)
+	}
 	return d.set.add(&rule)
 }
 

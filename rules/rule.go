@@ -33,6 +33,9 @@ type Rule struct {
 	// that matches is under all of them.
 	Also *Rule
 
+	// Candidate is the rule with the limit that is tried beside its own. Nil without one.
+	Candidate *Rule
+
 	// Unlimited rules allow everything and count nothing; Limit is unset.
 	Unlimited bool
 

@@ -21,12 +21,13 @@ import (
 // Config configures a server. [LoadConfig] makes one; [Settings] documents each field
 // and its default.
 type Config struct {
-	Rules        string      // a path or a URL
-	RulesXDS     *xds.Config // nil: rules come from Rules
-	MergeDomains bool
-	Shadow       bool
-	Unmatched    string // allow or deny
-	Compat       string // envoy, or "" for the compat of each domain
+	Rules          string      // a path or a URL
+	CandidateRules string      // "": none are tried
+	RulesXDS       *xds.Config // nil: rules come from Rules
+	MergeDomains   bool
+	Shadow         bool
+	Unmatched      string // allow or deny
+	Compat         string // envoy, or "" for the compat of each domain
 
 	RulesCredentials     string
 	RulesCredentialsFile string

@@ -152,6 +152,10 @@ func claimRules(all []*rules.Rule, claim func(...penstock.Limit) error) error {
 			limits = append(limits, r.Limit)
 			byName[r.Limit.Name] = r
 		}
+		if c := r.Candidate; c != nil {
+			limits = append(limits, c.Limit)
+			byName[c.Limit.Name] = c
+		}
 	}
 	err := claim(limits...)
 	var bad *redisstore.ClaimError

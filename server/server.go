@@ -67,7 +67,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storepolicy.Policies{Defaults: c.defaultStorePolicy()}}
-	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStatistics} {
+	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openCandidateRules, s.openListeners, s.openStatistics} {
 		if err := step(ctx); err != nil {
 			s.closeAll()
 			return nil, err

@@ -50,7 +50,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		Overrides:      s.overrides,
 	})
 	s.statistics = s.newStatistics()
-	s.metrics.registry.MustRegister(engineCollector(s.engine), overridesCollector(s.overrides, s.engine))
+	s.metrics.registry.MustRegister(engineCollector(s.engine), candidateCollector(s.engine), overridesCollector(s.overrides, s.engine))
 	s.observer = s.newObserver()
 	s.background = append(s.background, s.observer.Run, s.observer.Publish)
 	s.keepHistory()

@@ -13,7 +13,7 @@ const (
 	// sampled.
 	maxPerSecond = 20_000
 
-	// generation is how long a sketch counts. The one before it is kept, so a list is
+	// generation is how long a sketch counts by default. The one before it is kept, so a list is
 	// about the last one to two generations.
 	generation = time.Minute
 
@@ -23,7 +23,8 @@ const (
 // A list counts one kind of decisions. Its lock is held only for decisions that are
 // sampled.
 type list struct {
-	counters int // of each sketch
+	counters   int           // of each sketch
+	generation time.Duration // how long a sketch counts
 
 	mask atomic.Uint32 // step - 1: one in step decisions is sampled, with the weight step
 
@@ -38,8 +39,9 @@ type list struct {
 	sampled   int       // since then, or since the step was doubled
 }
 
-func newList(counters int, now time.Time) *list {
-	return &list{counters: counters, now: newSketch(counters), previous: newSketch(counters), began: now, second: now, steps: [2]uint64{1, 1}}
+func newList(o *Options, now time.Time) *list {
+	counters := o.Counters
+	return &list{counters: counters, generation: o.Generation, now: newSketch(counters), previous: newSketch(counters), began: now, second: now, steps: [2]uint64{1, 1}}
 }
 
 // sample returns the weight of the next decision, and 0 if it is left out. Chance decides:
@@ -111,12 +113,12 @@ func stepFor(rate float64) (step uint64) {
 // advance begins a new generation when it is time.
 func (l *list) advance(now time.Time) {
 	past := now.Sub(l.began)
-	if past < generation {
+	if past < l.generation {
 		return
 	}
 	l.now, l.previous = l.previous, l.now
 	l.previousBegan, l.steps[1] = l.began, l.steps[0]
-	if past >= 2*generation { // what was the present is too old as well
+	if past >= 2*l.generation { // what was the present is too old as well
 		l.previous.clear()
 		l.previousBegan, l.steps[1] = time.Time{}, 1
 	}

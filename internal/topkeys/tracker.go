@@ -37,6 +37,10 @@ type Options struct {
 	// Counters is how many keys each list can hold. Default: DefaultCounters.
 	Counters int
 
+	// Generation is for how long keys are counted before the count begins anew; the one before it is
+	// kept. Default: a minute.
+	Generation time.Duration
+
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 }
@@ -59,9 +63,12 @@ const maxLimits = 1024
 
 // New returns a tracker. Nil options are all defaults.
 func New(o *Options) *Tracker {
-	own := Options{Counters: DefaultCounters, Now: time.Now}
+	own := Options{Counters: DefaultCounters, Generation: generation, Now: time.Now}
 	if o != nil && o.Counters > 0 {
 		own.Counters = min(o.Counters, maxCounters)
+	}
+	if o != nil && o.Generation > 0 {
+		own.Generation = o.Generation
 	}
 	if o != nil && o.Now != nil {
 		own.Now = o.Now
@@ -69,7 +76,7 @@ func New(o *Options) *Tracker {
 	now := own.Now()
 	t := &Tracker{
 		clock: own.Now, seed: maphash.MakeSeed(), limits: map[penstock.Limit]*Source{},
-		asked: newList(own.Counters, now), denied: newList(own.Counters, now),
+		asked: newList(&own, now), denied: newList(&own, now),
 	}
 	t.others = t.NewSource("")
 	return t

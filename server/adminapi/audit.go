@@ -20,6 +20,9 @@ var actions = map[string]string{
 
 	"PUT /v1/overrides":    audit.OverrideSet,
 	"DELETE /v1/overrides": audit.OverrideDelete,
+
+	"PUT /v1/candidates":    audit.CandidateSet,
+	"DELETE /v1/candidates": audit.CandidateDelete,
 }
 
 // actionOf returns the action that a request asks for, or "".

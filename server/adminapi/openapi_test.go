@@ -57,6 +57,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	a.sendQueries()
 	a.sendActions()
 	a.sendOverrides()
+	a.sendCandidates()
 	a.sendRejected()
 	for _, place := range spec.Uncovered() {
 		if !slices.ContainsFunc(uncovered, func(part string) bool { return strings.Contains(place, part) }) {
@@ -197,6 +198,41 @@ func (t *apiTest) sendOverrides() {
 	t.send(s, "PUT", "/v1/overrides", `{`)
 }
 
+func (t *apiTest) sendCandidates() {
+	e := newEngineWithOptions(t, &engine.Options{TopKeys: topkeys.New(nil)})
+	s := newServer(t, e, adminapi.Options{Loopback: true, Audit: newAudit(t.T, io.Discard)})
+	readOnly := newServer(t, e, adminapi.Options{Loopback: true, ReadOnly: true, Audit: newAudit(t.T, io.Discard)})
+	noAudit := newServer(t, e, adminapi.Options{Loopback: true, Audit: newAudit(t.T, brokenWriter{})})
+	for _, server := range []*adminapi.Server{s, readOnly, noAudit} {
+		t.send(server, "PUT", "/v1/candidates?rule=edge/remote_address&limit=2/1m&for=1h&reason=trial", "")
+		t.decide(e, "remote_address=1")
+		t.send(server, "PUT", "/v1/candidates?rule=edge/remote_address&limit=100/1m&reason=trial&keys=3", "")
+		t.decide(e, "remote_address=2")
+		t.send(server, "GET", "/v1/candidates?rule=edge/remote_address&keys=5", "")
+		t.send(server, "DELETE", "/v1/candidates?rule=edge/remote_address&reason=over", "")
+		t.send(server, "DELETE", "/v1/candidates?rule=edge/remote_address&reason=over", "")
+	}
+	for _, query := range []string{"", "?rule=none&limit=1/1m&reason=x", "?rule=edge/remote_address&limit=x&reason=x", "?rule=edge/remote_address&limit=1/1m&for=x&reason=x", "?keys=x"} {
+		t.send(s, "PUT", "/v1/candidates"+query, "")
+		t.send(s, "DELETE", "/v1/candidates"+query, "")
+	}
+	t.send(s, "GET", "/v1/candidates?n=1", "")
+	for _, candidate := range []string{"candidate: 2/1m", ""} {
+		set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte("domain: edge\ndescriptors:\n- {key: remote_address, limit: 1/1m, " + candidate + "}")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetRules(set)
+		e.TryRules(nil)
+		if candidate == "" {
+			tried, _ := rules.Parse(rules.File{Name: "next.yaml", Text: []byte("domain: edge\ndescriptors: [{key: remote_address, limit: 3/1m}, {key: more, limit: 1/1m}]")})
+			tried.AsCandidates()
+			e.TryRules(tried)
+		}
+		t.send(s, "GET", "/v1/candidates", "")
+	}
+}
+
 // sendRejected sends requests with wrong tokens and methods to all paths.
 func (t *apiTest) sendRejected() {
 	s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Audit: newAudit(t.T, io.Discard)})
@@ -215,7 +251,7 @@ func (t *apiTest) sendRejected() {
 			break
 		}
 	}
-	for path := range map[string]bool{"/v1/top": true, "/v1/explain": true, "/v1/inspect": true, "/v1/permits": true, "/v1/audit": true, "/v1/keys": true, "/v1/overrides": true} {
+	for path := range map[string]bool{"/v1/top": true, "/v1/explain": true, "/v1/inspect": true, "/v1/permits": true, "/v1/audit": true, "/v1/keys": true, "/v1/overrides": true, "/v1/candidates": true} {
 		t.send(s, "GET", path, "", "Authorization", "Bearer wrong")
 	}
 	for _, method := range []string{"POST", "DELETE"} {
@@ -223,6 +259,7 @@ func (t *apiTest) sendRejected() {
 	}
 	for _, method := range []string{"PUT", "DELETE"} {
 		t.send(s, method, "/v1/overrides", "", "Authorization", "Bearer wrong")
+		t.send(s, method, "/v1/candidates", "", "Authorization", "Bearer wrong")
 	}
 	t.send(s, "POST", "/v1/simulate", "", "Authorization", "Bearer wrong")
 }

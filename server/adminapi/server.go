@@ -184,6 +184,7 @@ func (s *Server) endpoints() []endpoint {
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, answer(s.key, writeJSON)},
 		{"/v1/permits", "GET, HEAD", "the rules with concurrent limits, and the permits that their top keys hold: ?rule=NAME&keys=N", false, answer(s.permits, writeJSON)},
 		{overridesPath, "GET, HEAD, PUT, DELETE", overridesHelp, false, s.handleOverrides},
+		{candidatesPath, "GET, HEAD, PUT, DELETE", candidatesHelp, false, answer(s.candidates, writeJSON)},
 		{"/v1/audit", "GET, HEAD", "the last actions, done or refused, the newest first", false, s.handleAudit},
 		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},
 		{"/openapi.yaml", "GET, HEAD", "the description of the /v1 paths", true, handleOpenAPI},

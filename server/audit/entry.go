@@ -20,10 +20,13 @@ const (
 
 	OverrideSet    = "override.set"
 	OverrideDelete = "override.delete"
+
+	CandidateSet    = "candidate.set"
+	CandidateDelete = "candidate.delete"
 )
 
 // Actions are all actions, for metrics that begin at 0.
-var Actions = []string{KeyRefund, KeyReset, OverrideSet, OverrideDelete}
+var Actions = []string{KeyRefund, KeyReset, OverrideSet, OverrideDelete, CandidateSet, CandidateDelete}
 
 // A Result is how an action ended.
 type Result string

@@ -134,14 +134,15 @@ func (ev *evaluation) release() {
 		ev.queue.clear()
 	}
 	clear(ev.limited)
-	if len(ev.templates)+len(ev.further) > 0 { // few requests have any
+	if len(ev.templates)+len(ev.further)+len(ev.tried) > 0 { // few requests have any
 		clear(ev.templates)
 		clear(ev.admissions)
 		clear(ev.further)
+		clear(ev.tried)
 	}
 	f := found{
 		limited: ev.limited[:0], keys: ev.keys[:0], unmatched: ev.unmatched[:0],
-		admissions: ev.admissions[:0], templates: ev.templates[:0], further: ev.further[:0],
+		admissions: ev.admissions[:0], templates: ev.templates[:0], further: ev.further[:0], tried: ev.tried[:0],
 	}
 	if cap(f.keys) > maxKeptKeyBytes {
 		f.keys = nil
@@ -171,6 +172,7 @@ func (e *Engine) DecideOn(ctx context.Context, domain string, terms Terms, ds []
 // runByRules decides a request to a domain with rules.
 func (ev *evaluation) runByRules(ctx context.Context) error {
 	e, r := ev.engine, ev.result
+	ev.tries = len(ev.table.compared) > 0
 	over, err := ev.run(ctx)
 	if err != nil {
 		r.reset(0)

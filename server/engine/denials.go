@@ -1,90 +1,18 @@
 package engine
 
 import (
-	"context"
-	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/internal/denials"
 )
 
-// denials remember which counters are over their limit, under compat: such a counter stays over
-// it until its window ends, so it need not be asked for. The deny cache of the store cannot know
-// that, because the store denies nothing under a hits limit; so the engine tells a deny cache of
-// its own. With Options.CacheDenials that also knows which windows have nothing left, after the
-// first denial, as in envoyproxy/ratelimit.
-//
-// A denial may be remembered for a day, so it must not outlive a refund: as a store, denials call
-// the engine's, and forget the counters of which units may have been returned.
-type denials struct {
-	cache        *penstock.DenyCache
-	store        penstock.Store
-	hits, misses atomic.Uint64 // see CacheLookups
-}
-
-func newDenials(store penstock.Store, o *Options) *denials {
-	if o.OverLimitKeys <= 0 {
-		return nil
-	}
-	cache := penstock.WithDenyCache(nil, &penstock.DenyCacheOptions{MaxKeys: o.OverLimitKeys, MaxAge: o.OverLimitAge})
-	return &denials{cache: cache, store: store}
-}
-
-// ForgetReturned ends the denials that are remembered of a counter, if the request may have
-// returned units of it. APIs call it after [Engine.Store] has answered: a limit of the name
-// override is a counter of Envoy's overrides.
-func (s *denials) ForgetReturned(r *penstock.Request) {
-	if s != nil && (r.Cost < 0 || r.Settle) {
-		s.cache.Forget(*r)
-	}
-}
-
-// CacheLookups returns how many descriptors were denied without asking the store, and for how many
-// it was asked. They are counted if there is a cache, and Options.CountHits is set.
-func (s *denials) CacheLookups() (hits, misses uint64) {
-	if s == nil {
-		return 0, 0
-	}
-	return s.hits.Load(), s.misses.Load()
-}
-
-func (s *denials) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	d, err := s.store.Take(ctx, r)
-	s.ForgetReturned(&r)
-	return d, err
-}
-
-func (s *denials) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	err := penstock.TakeEach(ctx, s.store, rs, ds)
-	for i := range rs {
-		s.ForgetReturned(&rs[i])
-	}
-	return err
-}
-
-// TakeAll also forgets the counters of a batch that was denied or failed. A store that does
-// not decide it at once, such as several slots of a Redis Cluster, takes units of some and returns
-// them. Nothing was taken where the store denied.
-func (s *denials) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	err := penstock.TakeAll(ctx, s.store, rs, ds)
-	rolledBack := err != nil || !allAllowed(ds[:len(rs)])
-	for i := range rs {
-		if rolledBack && (err != nil || ds[i].Allowed) {
-			s.cache.Forget(rs[i])
-		}
-		s.ForgetReturned(&rs[i])
-	}
-	return err
-}
-
-func allAllowed(ds []penstock.Decision) bool {
-	return !slices.ContainsFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
-}
+// rememberedDenials are what the engine embeds.
+type rememberedDenials = denials.Store
 
 // remembersDenials reports whether denials of the request are remembered.
 func (f *found) remembersDenials() bool {
-	return f.engine.denials != nil && (f.compat || f.engine.options.CacheDenials) && !f.terms.Settle
+	return f.engine.rememberedDenials != nil && (f.compat || f.engine.options.CacheDenials) && !f.terms.Settle
 }
 
 // isRemembered reports whether a denial of the descriptor is remembered. Peeked descriptors are
@@ -94,7 +22,7 @@ func (f *found) isRemembered(d *limitedDescriptor) bool {
 	switch {
 	case d.cost < 0 || d.phase == phasePeeked:
 		return false
-	case d.keepFree != d.rule.KeepFree: // it may be denied where others are not
+	case d.keepFree != d.rule.KeepFree, d.replaced: // it may be denied where others are not, or its candidate may not be
 		return false
 	case f.compat:
 		return d.addsHits()
@@ -116,7 +44,7 @@ func (ev *evaluation) decideKnown() {
 	remembers := ev.remembersDenials()
 	if remembers {
 		ev.forgetRefunds()
-		ev.began = ev.engine.denials.cache.Now()
+		ev.began = ev.engine.rememberedDenials.Cache.Now()
 	}
 	for i := range ev.limited {
 		d := &ev.limited[i]
@@ -139,7 +67,7 @@ func (ev *evaluation) decideKnown() {
 func (ev *evaluation) forgetRefunds() {
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.cost < 0 {
-			ev.engine.denials.cache.Forget(ev.counterOf(d))
+			ev.engine.rememberedDenials.Cache.Forget(ev.counterOf(d))
 		}
 	}
 }
@@ -165,7 +93,7 @@ const longestBan = 366 * 24 * time.Hour
 // lookUp returns the denial of a counter that is known to be over its limit. As in Envoy's
 // service, its hits are not counted then.
 func (ev *evaluation) lookUp(d *limitedDescriptor) (dec penstock.Decision, denied bool) {
-	dec, denied = ev.engine.denials.cache.Cached(ev.counterOf(d), ev.began)
+	dec, denied = ev.engine.rememberedDenials.Cache.Cached(ev.counterOf(d), ev.began)
 	if denied && d.cost > d.maxHits-d.keepFree {
 		dec.RetryAfter = penstock.Never
 	}
@@ -186,7 +114,7 @@ func (ev *evaluation) noteDenials() {
 		dec := d.status.Decision
 		if d.addsHits() || dec.Remaining <= d.keepFree {
 			dec.RetryAfter = dec.ResetAfter
-			ev.engine.denials.cache.Note(ev.counterOf(d), dec, ev.began)
+			ev.engine.rememberedDenials.Cache.Note(ev.counterOf(d), dec, ev.began)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/callers"
+	"github.com/penstock-io/penstock/server/internal/denials"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rulestats"
@@ -118,9 +119,10 @@ const (
 
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
-	*denials // nil if none are remembered
+	*rememberedDenials // nil if none are
 	callers.Rights
 	keyOverrides
+	candidateSource
 
 	options       Options
 	store         penstock.Store
@@ -147,7 +149,7 @@ func New(store penstock.Store, o *Options) *Engine {
 	policy := requestlimits.New(store, o.RequestLimits)
 	e := &Engine{
 		options:           o.withDefaults(),
-		denials:           newDenials(store, o),
+		rememberedDenials: denials.New(store, o.OverLimitKeys, o.OverLimitAge),
 		Rights:            callers.NewRights(append([]callers.Token{{Secret: o.Token}}, o.Tokens...), !o.DistrustLocal),
 		store:             store,
 		calls:             store,
@@ -155,9 +157,10 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestLimits:     policy,
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
+	e.comparedKeys.None = e.options.TopKeys == nil
 	e.keyOverrides = keyOverrides{e.options.Overrides, policy.Claim}
-	if e.denials != nil {
-		e.calls = e.denials
+	if e.rememberedDenials != nil {
+		e.calls = e.rememberedDenials
 	}
 	return e
 }
@@ -193,6 +196,15 @@ func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
 	e.table.Store(newRuleTable(e, s, e.table.Load()))
+}
+
+// reload sets the rules again, after something beside them has changed.
+func (e *Engine) reload() {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	if t := e.table.Load(); t != nil {
+		e.table.Store(newRuleTable(e, t.set, t))
+	}
 }
 
 // Rules returns the current rules, or nil.

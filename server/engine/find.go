@@ -35,6 +35,8 @@ type found struct {
 	hasFurther bool               // whether one of the rules has further limits
 	further    []Status           // under these
 	hasBeside  bool               // whether the limit of a key was changed a moment ago
+	tries      bool               // whether candidates are counted
+	tried      []Status           // under these
 }
 
 // A limitedDescriptor is a descriptor that a limit applies to.
@@ -62,6 +64,8 @@ type limitedDescriptor struct {
 	returned bool // what it has taken is refunded
 
 	further    bool              // under a further limit of its rule
+	trial      *trial            // the candidate that it is under; nil under a limit in force
+	replaced   bool              // a candidate would replace its limit
 	own        bool              // has its own limit, which decides in place of a rule
 	underRule  bool              // its own limit, whose hits are added to those of a rule
 	denyInDebt bool              // a peek denies if the key owes
@@ -74,8 +78,8 @@ type limitedDescriptor struct {
 	first    int              // the descriptor that addBeside has added this one for
 }
 
-// overLimit reports whether the descriptor denies the request. Shadow rules do not.
-func (d *limitedDescriptor) overLimit() bool { return d.denied && !d.rule.Shadow }
+// overLimit reports whether the descriptor denies the request. Shadow rules and candidates do not.
+func (d *limitedDescriptor) overLimit() bool { return d.denied && !d.rule.Shadow && d.trial == nil }
 
 // releases reports whether the descriptor releases permits.
 func (d *limitedDescriptor) releases() bool { return d.cost < 0 && d.rule.ID != "" }
@@ -113,8 +117,14 @@ func (f *found) find(ctx context.Context) error {
 		}
 		plain = plain && furtherPlain
 	}
+	if f.tries && !f.terms.AtMost && !f.hasBeside {
+		plain = f.addCandidates() && plain
+	}
+	if len(f.tried) > 0 && len(f.limited) > 2 { // one may be denied by the limits of others
+		f.phases |= 1 << phaseLast
+	}
 	if plain { // as most requests are: match has assigned the phase
-		f.phases = 1 << phaseEnforced
+		f.phases |= 1 << phaseEnforced
 		f.setText()
 		return nil
 	}
@@ -127,7 +137,7 @@ func (f *found) find(ctx context.Context) error {
 		return err
 	}
 	if f.remembersDenials() {
-		f.phases = 1<<phaseKnown | 1<<phasePeeked | 1<<phaseLast
+		f.phases |= 1<<phaseKnown | 1<<phasePeeked | 1<<phaseLast
 	}
 	for i := range f.limited {
 		f.assign(&f.limited[i])
@@ -177,6 +187,8 @@ func (f *found) phaseOf(d *limitedDescriptor) phase {
 		return phaseHits
 	case d.cost > 0 && d.own && (d.underRule || d.addsHits()):
 		return phaseOwn
+	case d.trial != nil:
+		return f.phaseBeside(d)
 	case d.cost <= 0 || r.Shadow:
 		return phaseLast
 	case d.quota:
@@ -207,7 +219,7 @@ func (f *found) wayOf(d *limitedDescriptor) way {
 // denies reports whether a descriptor can deny the request by itself: if the request was
 // allowed, the descriptor was granted.
 func (f *found) denies(d *limitedDescriptor) bool {
-	return !d.rule.Shadow && !d.quota && !f.engine.options.Shadow
+	return !d.rule.Shadow && !d.quota && d.trial == nil && !f.engine.options.Shadow
 }
 
 // match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that

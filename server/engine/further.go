@@ -52,7 +52,7 @@ func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *ru
 // deniesBeside reports whether another limit of the rule denies the descriptor.
 func (f *found) deniesBeside(d *limitedDescriptor) bool {
 	return f.hasFurther &&
-		slices.ContainsFunc(f.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied })
+		slices.ContainsFunc(f.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied && o.trial == nil })
 }
 
 // returnPartial refunds what descriptors took from some limits of a quota or shadow rule, of which another
@@ -60,7 +60,7 @@ func (f *found) deniesBeside(d *limitedDescriptor) bool {
 func (ev *evaluation) returnPartial(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.terms.Settle && ev.deniesBeside(d) {
+		if d.trial == nil && d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.terms.Settle && ev.deniesBeside(d) {
 			d.returned = true
 			ev.add(d, -d.granted())
 		}

@@ -8,17 +8,6 @@ import (
 	"github.com/penstock-io/penstock/server/rulestats"
 )
 
-// addLookup counts a descriptor that was decided, a peek included, in the lookups of denials.
-func (ev *evaluation) addLookup(d *limitedDescriptor) {
-	switch s := ev.engine.denials; {
-	case s == nil:
-	case d.isCachedDenial():
-		s.hits.Add(1)
-	default:
-		s.misses.Add(1)
-	}
-}
-
 // addHits counts the hits of a descriptor that was decided.
 func (ev *evaluation) addHits(d *limitedDescriptor) {
 	if d.cost == 0 {

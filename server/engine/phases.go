@@ -144,7 +144,9 @@ func (ev *evaluation) runPhase(ctx context.Context, p phase) error {
 // holdBack decides which descriptors are only peeked at, as in Envoy's service, where shadow rules and quotas
 // hold others back, too: all if a denial of one is remembered, or else, if some do not fit, those that fit.
 func (ev *evaluation) holdBack(ctx context.Context) error {
-	takes := func(d *limitedDescriptor) bool { return d.phase == phaseHits && d.cost >= 0 && !d.isCachedDenial() }
+	takes := func(d *limitedDescriptor) bool {
+		return d.phase == phaseHits && d.cost >= 0 && !d.isCachedDenial() && d.trial == nil
+	}
 	known, n := false, 0
 	for i := range ev.limited {
 		known = known || ev.limited[i].isCachedDenial()
@@ -194,7 +196,7 @@ func (ev *evaluation) complete(ctx context.Context) error {
 	ctx = ev.addRefunds(ctx)
 	for i := range ev.limited { // after all refunds, so that a peek that fails prevents none
 		switch d := &ev.limited[i]; {
-		case d.decided:
+		case d.decided || d.trial != nil && ev.over:
 		case !ev.over:
 			ev.ask(d)
 		case !d.releases():
@@ -213,7 +215,7 @@ func (ev *evaluation) complete(ctx context.Context) error {
 func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		d.returned = d.granted() > 0 && (ev.over || d.denied) && !d.rule.ChargeAlways && !ev.terms.Settle
+		d.returned = d.granted() > 0 && ev.isDenied(d) && !d.rule.ChargeAlways && !ev.terms.Settle
 		if ev.over && d.releases() {
 			ev.add(d, d.cost)
 		} else if d.returned {
@@ -227,6 +229,16 @@ func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
 		}
 	}
 	return ctx
+}
+
+// isDenied reports whether what a descriptor has taken is not used: the request is denied, or the descriptor is. That
+// of a candidate is, if the limits deny that it is tried with.
+func (ev *evaluation) isDenied(d *limitedDescriptor) bool {
+	if d.trial == nil {
+		return ev.over || d.denied
+	}
+	_, denied, others := ev.outcomes(d)
+	return denied || others
 }
 
 // anyDenies reports whether a descriptor denies the request by itself.
@@ -333,10 +345,15 @@ func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
 	switch store := ev.engine.calls; {
 	case len(ev.requests) == 1:
 		ev.decisions[0], err = store.Take(ctx, ev.requests[0])
+	case all && len(ev.tried) > 0:
+		err = ev.callBeside(ctx)
 	case all:
 		err = penstock.TakeAll(ctx, store, ev.requests, ev.decisions)
 	default:
 		err = penstock.TakeEach(ctx, store, ev.requests, ev.decisions)
+	}
+	if err != nil && len(ev.tried) > 0 && ev.isAboutCandidate(err) {
+		err = nil
 	}
 	if err == nil || !all {
 		ev.record()
@@ -351,6 +368,9 @@ func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
 func (ev *evaluation) record() {
 	for n, d := range ev.queued {
 		dec := &ev.decisions[n]
+		if d.trial != nil && *dec == (penstock.Decision{}) {
+			continue // its store failed
+		}
 		if d.phase != phaseEnforced || ev.requests[n].Cost == 0 || !dec.Allowed {
 			ev.interpret(d, n) // other takes mean what they say
 		}

@@ -19,6 +19,7 @@ type ruleTable struct {
 	unmatched map[string]*atomic.Uint64 // unmatched requests by domain
 
 	engine *Engine
+	candidateTable
 }
 
 // A ruleState is what the engine keeps for a rule.
@@ -32,6 +33,8 @@ type ruleState struct {
 	maxHits  int64             // the count of the rule's limit
 	hits     *penstock.Request // under the rule's hits limit, without a key; nil without one
 	template penstock.Request  // under the rule's stored limit, without a key
+
+	candidate *trial // nil without one
 }
 
 func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
@@ -49,6 +52,7 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &sync.Map{}
 		t.states[r.Index] = *state
 	}
+	t.addTrials(e.candidateRules, old)
 	return t
 }
 

@@ -32,7 +32,9 @@ func (f *found) setID() error {
 	// then a repetition that is denied would refund what the first request was granted.
 	longest := time.Duration(0)
 	for i := range f.limited {
-		longest = max(longest, remembered(&f.limited[i]))
+		if d := &f.limited[i]; d.trial == nil {
+			longest = max(longest, remembered(d))
+		}
 	}
 	for i := range f.limited {
 		d := &f.limited[i]
@@ -96,7 +98,7 @@ func (ev *evaluation) checkShapes() error {
 func (ev *evaluation) checkTogether() error {
 	defer ev.queue.clear()
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.phase == phaseEnforced || d.phase == phaseSettle {
+		if d := &ev.limited[i]; d.trial == nil && (d.phase == phaseEnforced || d.phase == phaseSettle) {
 			ev.ask(d)
 		}
 	}

@@ -55,12 +55,18 @@ func (ev *evaluation) updateStats(err error) {
 	if ev.terms.Settle && (err == nil || errors.Is(err, penstock.ErrUnknownID)) {
 		return
 	}
+	if len(ev.tried) > 0 && err == nil {
+		ev.compare()
+	}
 	o := &ev.engine.options
 	countHits, countKeys := o.CountHits && err == nil, o.TopKeys != nil && err == nil
 	for i := range ev.limited {
 		d := &ev.limited[i]
+		if d.trial != nil {
+			continue
+		}
 		if countHits && d.cost >= 0 {
-			ev.addLookup(d)
+			ev.engine.CountLookup(d.isCachedDenial())
 			ev.addHits(d)
 		}
 		if countKeys && d.cost > 0 && (d.denied || d.granted() > 0) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -125,4 +126,8 @@ func (e *Engine) Charged(ctx context.Context, of []*rules.Rule, keys []string) (
 		charged[i] = ds[i].ResetAfter > 0
 	}
 	return charged, err
+}
+
+func allAllowed(ds []penstock.Decision) bool {
+	return !slices.ContainsFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
 }

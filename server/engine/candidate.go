@@ -1,0 +1,251 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/candidates"
+)
+
+// A candidate is a limit that is tried beside one in force: a descriptor is added under it that never denies, and is
+// asked in the phase of the one that it may replace, in the same call of the store. So there are two worlds: the
+// limits in force, and these with the candidates in place of those that they replace. A candidate is charged as if
+// its world decided: nothing is, if that denies the request.
+
+// A trial is a candidate of a rule.
+type trial struct {
+	rule     *rules.Rule
+	state    *ruleState
+	compared *candidates.Comparison // nil if it is not compared
+	same     bool                   // as the rule of that name in force
+}
+
+// addCandidates adds the descriptors once more under the candidates of their rules. They are plain if all of these are.
+func (f *found) addCandidates() (plain bool) {
+	n := len(f.limited)
+	if most := len(f.ds) * (1 + rules.MaxAlso); cap(f.tried) < most { // the statuses must not move
+		f.tried = make([]Status, 0, most)
+	}
+	plain = true
+	for i := range n {
+		if d := &f.limited[i]; !d.further && d.isTried() && d.state.candidate != nil {
+			d.replaced = true
+			plain = f.addCandidate(d.index, d.key, d.end, d.state.candidate) && plain
+		}
+	}
+	if f.table.tried != nil {
+		plain = f.addTriedRules(n) && plain
+	}
+	return plain
+}
+
+// isTried reports whether candidates are counted beside the descriptor: it takes from the limit of its rule, or refunds.
+func (d *limitedDescriptor) isTried() bool {
+	return d.cost != 0 && !d.own && d.override == nil && d.id == "" && d.state != nil
+}
+
+// addTriedRules adds the descriptors under the set of rules that is tried as a whole, where it differs from the first n
+// of those found.
+func (f *found) addTriedRules(n int) (plain bool) {
+	domain := f.table.tried.Domain(f.domain.Name)
+	plain = true
+	for i := range f.ds {
+		if domain == nil || f.ds[i].Cost == 0 || f.ds[i].Own != nil {
+			continue
+		}
+		start := len(f.keys)
+		var rule *rules.Rule
+		if rule, f.keys = domain.Match(f.ds[i].Entries, f.keys); rule == nil || !f.replace(f.limited[:n], i, rule) {
+			f.keys = f.keys[:start]
+			continue
+		}
+		f.keys = rules.ShortenKey(f.keys, start)
+		for end := len(f.keys); rule != nil; rule = rule.Also {
+			plain = f.addCandidate(i, start, end, f.table.trials[rule.Index]) && plain
+		}
+	}
+	return plain
+}
+
+// replace reports whether a rule that is tried replaces the limits of a descriptor.
+func (f *found) replace(limited []limitedDescriptor, index int, by *rules.Rule) bool {
+	t := f.table.trials[by.Index]
+	if t == nil || slices.ContainsFunc(limited, func(d limitedDescriptor) bool {
+		return d.index == index && (!d.isTried() || d.replaced || t.same && d.rule.Name == by.Name)
+	}) {
+		return false
+	}
+	for i := range limited {
+		limited[i].replaced = limited[i].replaced || limited[i].index == index
+	}
+	return true
+}
+
+// addCandidate adds a descriptor under a candidate, by a key.
+func (f *found) addCandidate(index, key, end int, t *trial) (plain bool) {
+	if t == nil || f.terms.Settle && !t.rule.Settle {
+		return true
+	}
+	f.tried = append(f.tried, Status{Rule: t.rule})
+	f.limited = append(f.limited, limitedDescriptor{
+		trial: t, index: index, status: &f.tried[len(f.tried)-1], rule: t.rule,
+		cost: f.ds[index].Cost, key: key, end: end, phase: phaseEnforced,
+	})
+	f.limited[len(f.limited)-1].setState(t.state)
+	return t.state.plain
+}
+
+// phaseBeside returns the phase of the descriptor that a candidate may replace.
+func (f *found) phaseBeside(d *limitedDescriptor) phase {
+	for i := range f.limited {
+		if o := &f.limited[i]; o.index == d.index && o.trial == nil {
+			return o.phase
+		}
+	}
+	return phaseEnforced
+}
+
+// callBeside has the store decide a queue all or nothing, except for candidates, which are last. One limit needs no
+// more than a call beside them.
+func (ev *evaluation) callBeside(ctx context.Context) error {
+	store, n := ev.engine.calls, 0
+	for n < len(ev.queued) && ev.queued[n].trial == nil {
+		n++
+	}
+	if n < 2 {
+		return penstock.TakeEach(ctx, store, ev.requests, ev.decisions)
+	}
+	err := penstock.TakeAll(ctx, store, ev.requests[:n], ev.decisions[:n])
+	if err == nil {
+		_ = penstock.TakeEach(ctx, store, ev.requests[n:], ev.decisions[n:]) // what it leaves open is not compared
+	}
+	return err
+}
+
+// isAboutCandidate reports whether an error is about the key of a candidate alone: the limits in force, which come
+// before it, are decided.
+func (ev *evaluation) isAboutCandidate(err error) bool {
+	var about *penstock.RequestError
+	var key *penstock.KeyError
+	return errors.As(err, &about) && errors.As(err, &key) && about.Index < len(ev.queued) && ev.queued[about.Index].trial != nil
+}
+
+// outcomes returns what both worlds say of a candidate's descriptor, and whether another limit of the candidate's
+// world denies the request.
+func (ev *evaluation) outcomes(d *limitedDescriptor) (inForce, candidate, others bool) {
+	candidate = d.denied
+	for i := range ev.limited {
+		o := &ev.limited[i]
+		same := o.index == d.index
+		switch {
+		case o == d || !o.denied:
+		case o.replaced:
+			inForce = inForce || same && (!o.rule.Shadow || d.rule.Shadow)
+		case o.trial != nil && same:
+			candidate = true
+		case !o.rule.Shadow:
+			others = true
+		}
+	}
+	return inForce, candidate, others
+}
+
+// compare compares what the candidates say of the request with what the limits in force say. What was decided without
+// the store says nothing about either.
+func (ev *evaluation) compare() {
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		if d.trial == nil || d.trial.compared == nil || d.cost <= 0 || !d.decided || d.status.Decision.Source == penstock.SourceFallback {
+			continue
+		}
+		if inForce, candidate, others := ev.outcomes(d); !others {
+			d.trial.compared.Count(ev.keyOf(d), inForce, candidate)
+		}
+	}
+}
+
+// A candidateTable is the part of a ruleTable that is about candidates.
+type candidateTable struct {
+	compared []*candidates.Comparison
+	tried    *rules.Set // as a whole; nil if none is
+	trials   []*trial   // by Rule.Index of tried; nil if they cannot be counted
+}
+
+func (t *ruleTable) addTrials(tried *rules.Set, old *ruleTable) {
+	for _, r := range t.set.Rules() {
+		if c, about := t.engine.candidates.Of(r); c != nil {
+			t.states[r.Index].candidate = t.newTrial(c, about, old)
+		}
+	}
+	if t.tried = tried; tried == nil {
+		return
+	}
+	t.trials = make([]*trial, len(tried.Rules()))
+	for i, p := range candidates.Pairs(t.set, tried) {
+		if p.Rule != nil {
+			t.trials[i] = t.newTrial(p.Rule, p.Trial, old)
+			t.trials[i].same = p.Same
+		}
+	}
+}
+
+func (t *ruleTable) newTrial(c *rules.Rule, about *candidates.Trial, old *ruleTable) *trial {
+	added := &trial{rule: c, state: t.newState(c)}
+	if about != nil {
+		added.compared = t.engine.comparedKeys.Compare(about, old.compared)
+		t.compared = append(t.compared, added.compared)
+	}
+	return added
+}
+
+// candidateSource is where candidates come from, beside the rules.
+type candidateSource struct {
+	candidates     candidates.Set
+	comparedKeys   candidates.Keys
+	candidateRules *rules.Set // guarded by Engine.loading
+}
+
+// Candidates returns the candidates with what they were compared with.
+func (e *Engine) Candidates() []*candidates.Comparison {
+	if t := e.table.Load(); t != nil {
+		return t.compared
+	}
+	return nil
+}
+
+// TryRules tries a set of rules as a whole, in place of an earlier one. See [rules.Set.AsCandidates].
+func (e *Engine) TryRules(s *rules.Set) {
+	e.loading.Lock()
+	e.candidateRules = s
+	e.loading.Unlock()
+	e.reload()
+}
+
+// Try sets a candidate of a rule until a time, or if that is zero, until the process ends. The error says why it cannot
+// be counted.
+func (e *Engine) Try(rule *rules.Rule, l penstock.Limit, until time.Time) error {
+	c, err := rule.NewCandidate(l)
+	if err == nil {
+		err = e.claim(c.Limit)
+	}
+	if err != nil {
+		return err
+	}
+	e.candidates.Put(rule.Name, l, until)
+	if !until.IsZero() {
+		time.AfterFunc(time.Until(until), e.reload)
+	}
+	e.reload()
+	return nil
+}
+
+// EndTrial ends a candidate that Try has set, and reports whether there was one.
+func (e *Engine) EndTrial(rule string) bool {
+	ok := e.candidates.Delete(rule)
+	e.reload()
+	return ok
+}

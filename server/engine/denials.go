@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/internal/denials"
+	"github.com/penstock-io/penstock/internal/denials"
 )
 
 // rememberedDenials are what the engine embeds.

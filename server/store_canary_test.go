@@ -1,10 +1,54 @@
 package server
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
 )
+
+// A hangingStore answers nothing, and every call waits as long as its context lasts.
+type hangingStore struct{}
+
+func (hangingStore) Take(ctx context.Context, _ penstock.Request) (penstock.Decision, error) {
+	<-ctx.Done()
+	return penstock.Decision{}, ctx.Err()
+}
+
+func (hangingStore) Shards() int                                       { return 1 }
+func (hangingStore) ShardOf(string) int                                { return 0 }
+func (hangingStore) Timeout() time.Duration                            { return time.Hour }
+func (hangingStore) Refusals() (uint64, error)                         { return 0, nil }
+func (hangingStore) Warnings() []string                                { return nil }
+func (hangingStore) RunIDs(context.Context) (map[string]string, error) { return nil, nil }
+
+// An outage that callers noticed is logged while a check of the store waits for an answer.
+func TestMonitorLogsWhileACheckHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := newMonitor(hangingStore{}, "Redis", newMetrics(), slog.New(slog.NewTextHandler(&log, nil)))
+		m.canaries, m.fallback = newCanaries(m.remote), penstock.WithFallback(penstock.NewMemory(nil), penstock.NewMemory(nil), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { m.run(ctx); close(done) }()
+		time.Sleep(10 * checkInterval) // of the fake clock: a check began, and hangs
+		m.onChange(penstock.FallbackChange{Down: true, Err: errors.New("refused")})
+		synctest.Wait()
+		if !strings.Contains(log.String(), "Redis unavailable") {
+			t.Errorf("the log: %q, want the outage", log.String())
+		}
+		cancel()
+		<-done
+	})
+}
 
 // Each case is a sequence of run IDs by address, and the addresses that the last one reports as
 // restarted or replaced.

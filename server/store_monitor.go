@@ -84,25 +84,47 @@ const (
 	runIDInterval = 10
 )
 
-// run checks the store and logs changes until ctx ends.
+// run logs changes until ctx ends. The checks have a goroutine of their own: while one waits for a
+// server that does not answer, an outage that callers noticed is logged nevertheless.
 func (m *monitor) run(ctx context.Context) {
-	tick := time.NewTicker(checkInterval)
-	defer tick.Stop()
-	for n := 0; ; {
+	var checks sync.WaitGroup
+	checks.Go(func() { m.check(ctx) })
+	defer checks.Wait()
+	for {
 		select {
-		case <-tick.C:
-			n++
-			failed := m.failing()
-			m.checkCanaries(ctx)
-			m.probe(ctx)
-			if n%runIDInterval == 0 || failed && !m.failing() {
-				m.checkRunIDs(ctx)
-			}
 		case <-m.wake:
+			m.logState()
 		case <-ctx.Done():
 			return
 		}
-		m.logState()
+	}
+}
+
+// check checks the store until ctx ends.
+func (m *monitor) check(ctx context.Context) {
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		failed := m.failing()
+		m.checkCanaries(ctx)
+		m.probe(ctx)
+		if n%runIDInterval == 0 || failed && !m.failing() {
+			m.checkRunIDs(ctx)
+		}
+		m.wakeUp()
+	}
+}
+
+// wakeUp makes run log what changed.
+func (m *monitor) wakeUp() {
+	select {
+	case m.wake <- struct{}{}:
+	default: // a signal is already pending
 	}
 }
 
@@ -115,10 +137,7 @@ func (m *monitor) onChange(c penstock.FallbackChange) {
 		m.down[c.Shard], state = c.Err, stateDown
 	}
 	m.metrics.storeTransitions.WithLabelValues(m.label, state).Inc()
-	select {
-	case m.wake <- struct{}{}:
-	default: // a signal is already pending
-	}
+	m.wakeUp()
 }
 
 // recordCheck records the result of a check.
@@ -188,15 +207,17 @@ func (m *monitor) logState() {
 }
 
 // probe sends a request to each shard that is down, so that recovery is noticed without
-// traffic.
+// traffic. No shard waits for another: each may take as long as the timeout.
 func (m *monitor) probe(ctx context.Context) {
 	m.mu.Lock()
 	shards := slices.Collect(maps.Keys(m.down))
 	m.mu.Unlock()
+	var probes sync.WaitGroup
 	for _, shard := range shards {
 		peek := m.canaries[shard%len(m.canaries)].request(0)
-		_, _ = m.fallback.Take(ctx, peek) // the fallback calls onChange if the shard is up
+		probes.Go(func() { _, _ = m.fallback.Take(ctx, peek) }) // the fallback calls onChange if the shard is up
 	}
+	probes.Wait()
 }
 
 // checkRunIDs logs servers that were restarted or replaced. A server that joins a Cluster

@@ -26,6 +26,8 @@ var everyAlgorithm = []penstock.Limit{
 // A value that another program wrote under a state's name is neither used as a state
 // nor treated as absent: absence would refill the key.
 func TestStoreForeignValueFails(t *testing.T) {
+	prefix := newPrefix()
+	store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 	for _, l := range everyAlgorithm {
 		for _, foreign := range [][]string{
 			{"SET", "", "hello", "PX", "60000"},
@@ -39,15 +41,14 @@ func TestStoreForeignValueFails(t *testing.T) {
 			{"RPUSH", "", "a"},
 			{"HSET", "", "a", "b"},
 		} {
-			checkForeign(t, l, foreign)
+			checkForeign(t, store, prefix, l, foreign)
 		}
 	}
 }
 
-func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
+// checkForeign checks a limit's only key under a prefix, and removes it.
+func checkForeign(t *testing.T, store *redisstore.Store, prefix string, l penstock.Limit, foreign []string) {
 	t.Helper()
-	prefix := newPrefix()
-	store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 	request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 	if _, err := store.Take(t.Context(), request); err != nil {
 		t.Fatal(err)
@@ -70,6 +71,7 @@ func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
 	if dump(t, name) != before {
 		t.Errorf("%s: %q was changed", l, foreign)
 	}
+	mustCommand(t, fakeClockServer, "DEL", name)
 }
 
 func dump(t *testing.T, name string) string {

@@ -17,7 +17,7 @@ import (
 func TestStoreConformanceWithoutPEXPIRETIME(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartForTest(t, redistest.Options{FakeClock: true, Args: []string{"--rename-command", "PEXPIRETIME", ""}})
-	storetest.RunSequential(t, openShared(openURL(t, "redis://"+server.Addr, longTimeout), server))
+	runAgain(t, storetest.RunSequential, openShared(openURL(t, "redis://"+server.Addr, longTimeout), server))
 	checkExpiry(t, server)
 }
 

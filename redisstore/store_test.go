@@ -15,15 +15,24 @@ func TestStoreConformance(t *testing.T) {
 	storetest.Run(t, openShared(openFakeClock(t, redisstore.Options{}), fakeClockServer))
 }
 
+// runAgain runs the tests of a store for another way to it. A short run leaves the transcripts, which take most of
+// the time, to TestStoreConformance, and concurrent calls to the tests of each way.
+func runAgain(t *testing.T, run func(*testing.T, storetest.Open), open storetest.Open) {
+	if testing.Short() && !*allProxies && *twemproxy == "" {
+		run = storetest.RunRandom
+	}
+	run(t, open)
+}
+
 // In a Cluster keys are on three servers. A TakeAll across slots is not atomic, but
 // decides as if it were.
 func TestStoreClusterConformance(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartFakeClockCluster(t)
 	one := openURL(t, c.URL(), longTimeout)
-	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, openShared(one, c.Nodes...)) })
+	t.Run("keys of all slots", func(t *testing.T) { runAgain(t, storetest.RunSequential, openShared(one, c.Nodes...)) })
 	t.Run("keys of one slot", func(t *testing.T) {
-		storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+		runAgain(t, storetest.Run, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 			return tagged{openShared(one, c.Nodes...)(t, clock).(*redisstore.Store)}
 		})
 	})
@@ -58,6 +67,6 @@ func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 func TestStoreSentinelConformance(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartForTest(t, redistest.Options{FakeClock: true})
-	storetest.Run(t, openShared(openURL(t, redistest.StartSentinel(t, server.Addr), longTimeout), server))
+	runAgain(t, storetest.Run, openShared(openURL(t, redistest.StartSentinel(t, server.Addr), longTimeout), server))
 	checkExpiry(t, server)
 }

@@ -62,7 +62,7 @@ func takeByRule(t *testing.T, d *daemon, key, value string) int {
 // A client that fills a memory store with made-up keys fills only its share: new keys under
 // rules have their own buckets, also after a restart.
 func TestAttackOnMemoryLeavesRoomForRules(t *testing.T) {
-	settings := map[string]string{"max-keys": "6000", "data": t.TempDir()}
+	settings := map[string]string{"max-keys": "2000", "data": t.TempDir()}
 	d := attacked(t, "memory:", settings)
 	fill := func(limit string, lists int) (statuses map[int]int) {
 		statuses = map[int]int{}
@@ -79,12 +79,12 @@ func TestAttackOnMemoryLeavesRoomForRules(t *testing.T) {
 	if got := fill("1/366d", 10); got[http.StatusForbidden] != 10 {
 		t.Errorf("limits of a year: got %v, want 403 for all", got)
 	}
-	if got := fill("1/31d", 200); got[http.StatusForbidden] != 0 {
+	if got := fill("1/31d", 70); got[http.StatusForbidden] != 0 {
 		t.Errorf("limits of 31 days: got %v, want no 403", got)
 	}
-	fillByOverrides(t, d, 200)
+	fillByOverrides(t, d, 70)
 	for round := range 2 {
-		for i := range 1000 {
+		for i := range 330 {
 			if status := takeByRule(t, d, "newcomer", fmt.Sprintf("%d-%d", round, i)); status != http.StatusOK {
 				t.Fatalf("round %d, newcomer %d: got %d, want 200", round, i, status)
 			}
@@ -167,23 +167,23 @@ func TestLimitThatRedisRejectsFailsAlone(t *testing.T) {
 	}
 }
 
-var attackRequests = flag.Int("attack.requests", 8_000, "hostile requests of each attack")
+var attackRequests = flag.Int("attack.requests", 3_000, "hostile requests of each attack")
 
 // Whatever remote clients send through any API, no rule grants more than its bound, no
 // request by a rule fails, and no more is left behind than the stated bounds.
 func TestAttackByRandomRequests(t *testing.T) {
 	n := *attackRequests / len(attackers)
 	t.Run("memory", func(t *testing.T) {
-		d := attacked(t, "memory:", map[string]string{"max-keys": "4000"})
+		d := attacked(t, "memory:", map[string]string{"max-keys": "1500"})
 		attackUnderLoad(t, d, n)
-		if keys := metric(t, d, "penstock_request_limits_keys"); keys > 2000 || keys < 1000 {
-			t.Errorf("limits in requests hold %v keys, want many, and at most half of 4000", keys)
+		if keys := metric(t, d, "penstock_request_limits_keys"); keys > 750 || keys < 375 {
+			t.Errorf("limits in requests hold %v keys, want many, and at most half of 1500", keys)
 		}
 		checkRefusals(t, d, "period", "key_bytes")
 	})
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.StartForTest(t, redistest.Options{})
-		const bound = 256 << 10
+		const bound = 96 << 10
 		settings := map[string]string{"redis-prefix": "p", "request-limits-max-redis-bytes": strconv.Itoa(bound / 2)}
 		d := attacked(t, "redis://"+server.Addr, settings)
 		settings["rules"] = ""

@@ -26,7 +26,13 @@ var actions = map[string]string{
 }
 
 // actionOf returns the action that a request asks for, or "".
-func actionOf(r *http.Request) string { return actions[r.Method+" "+r.URL.Path] }
+func actionOf(r *http.Request) string {
+	action := actions[r.Method+" "+r.URL.Path]
+	if action == audit.KeyRefund && r.URL.Query().Has(settleParameter) {
+		return audit.KeySettle
+	}
+	return action
+}
 
 type identityKey struct{}
 

@@ -37,7 +37,7 @@ func (s *Server) key(r *http.Request) (*KeyState, error) {
 
 // takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.
 func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*KeyState, error) {
-	if k.cost == 0 {
+	if k.cost == 0 && !k.has[settleParameter] {
 		return s.peek(r.Context(), t)
 	}
 	e := entry(r)
@@ -65,11 +65,27 @@ func (s *Server) act(ctx context.Context, k *keyRequest, t keyTarget, p *audit.P
 	if err != nil {
 		return d, err
 	}
+	if k.has[settleParameter] {
+		d, err = s.settle(ctx, t, k)
+		p.Before, p.After = audit.After(&before), audit.After(&d)
+		return d, err
+	}
 	if d, err = s.takeUnits(ctx, t, k.cost); err != nil {
 		return d, err
 	}
 	p.Before, p.After, p.Units = audit.After(&before), audit.After(&d), -d.Granted
 	return d, nil
+}
+
+// settle makes what was taken under an ID equal to the units of the request.
+func (s *Server) settle(ctx context.Context, t keyTarget, k *keyRequest) (penstock.Decision, error) {
+	if t.rule != nil {
+		return s.engine.SettleRule(ctx, t.rule, t.key, k.id, k.cost)
+	}
+	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: k.cost, ID: k.id, Settle: true}
+	d, err := s.engine.Store().Take(ctx, r)
+	s.engine.ForgetReturned(&r)
+	return d, err
 }
 
 // A keyRequest is the request of /v1/keys. It identifies a key by its rule, by its
@@ -81,7 +97,8 @@ type keyRequest struct {
 	key     string
 	domain  string
 	entries []rules.Entry
-	cost    int64 // 0 peeks, negative refunds, penstock.Reset resets
+	id      string // to settle
+	cost    int64  // 0 peeks, negative refunds, penstock.Reset resets; of a settlement, what was used
 	reason  string
 }
 
@@ -95,6 +112,9 @@ func (k *keyRequest) target() audit.Target {
 }
 
 const maxParameters = 24
+
+// settleParameter is the parameter with the ID that a POST settles, instead of refunding.
+const settleParameter = "settle"
 
 // decodeKeyRequest returns a request that identifies one key. If it is invalid, what could
 // be decoded of it is returned too.
@@ -123,11 +143,27 @@ func decodeKeyParameters(r *http.Request) (*keyRequest, error) {
 			return k, err
 		}
 	}
-	return k, nil
+	return k, k.decodeSettlement(r.Method)
+}
+
+// decodeSettlement makes a POST with an ID settle its units.
+func (k *keyRequest) decodeSettlement(method string) error {
+	switch {
+	case !k.has[settleParameter] && k.has["units"] && k.cost == 0:
+		return &parameterError{"units", "want a whole number, 1 or more, with POST"}
+	case !k.has[settleParameter]:
+		return nil
+	case method != http.MethodPost || k.id == "":
+		return &parameterError{settleParameter, "want the ID of a take, with POST"}
+	case !k.has["units"]:
+		return &parameterError{"units", "want the units that were used"}
+	}
+	k.cost = -k.cost
+	return nil
 }
 
 func (k *keyRequest) decodeParameter(p httpserver.Parameter, method string) error {
-	fields := map[string]*string{"rule": &k.rule, "limit": &k.limit, "key": &k.key, "domain": &k.domain, "reason": &k.reason}
+	fields := map[string]*string{"rule": &k.rule, "limit": &k.limit, "key": &k.key, "domain": &k.domain, "reason": &k.reason, settleParameter: &k.id}
 	field, known := fields[p.Name]
 	if !known && p.Name != "units" {
 		k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
@@ -142,7 +178,7 @@ func (k *keyRequest) decodeParameter(p httpserver.Parameter, method string) erro
 		return nil
 	}
 	units, err := strconv.ParseInt(p.Value, 10, 64)
-	if err != nil || units < 1 || method != http.MethodPost {
+	if err != nil || units < 0 || method != http.MethodPost {
 		return &parameterError{"units", "want a whole number, 1 or more, with POST"}
 	}
 	k.cost = -units
@@ -177,7 +213,7 @@ func (k *keyRequest) check() error {
 // checkReason returns an error unless a refund or reset has a reason, and a peek has none.
 func (k *keyRequest) checkReason() error {
 	switch {
-	case k.cost != 0:
+	case k.cost != 0 || k.has[settleParameter]:
 		return checkReason(k.reason)
 	case k.has["reason"]:
 		return &parameterError{"reason", "want a reason with POST and DELETE only"}
@@ -345,6 +381,10 @@ func problemOf(err error) httplimit.Problem {
 			Status: http.StatusBadRequest, Parameter: "limit",
 			Detail: strings.TrimPrefix(err.Error(), "penstock: "),
 		}
+	case errors.Is(err, engine.ErrNoSettle), errors.Is(err, penstock.ErrBadCost):
+		return httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error(), Parameter: settleParameter}
+	case errors.Is(err, penstock.ErrUnknownID):
+		return httplimit.Problem{Status: http.StatusNotFound, Detail: "nothing was taken under this ID, or it is no longer remembered", Parameter: settleParameter}
 	case errors.Is(err, overrides.ErrNotFound):
 		return httplimit.Problem{Status: http.StatusNotFound, Detail: err.Error()}
 	case errors.Is(err, overrides.ErrFull):

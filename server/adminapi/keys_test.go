@@ -3,6 +3,7 @@ package adminapi_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http/httptest"
 	"net/url"
@@ -116,6 +117,50 @@ func checkEntries(t *testing.T, log *audit.Log, rule string) {
 			t.Errorf("got %+v, want %+v", e, want)
 		}
 	}
+}
+
+// A settlement makes what was taken under an ID cost what was used, and is on record with what is left before and after it.
+func TestKeysSettle(t *testing.T) {
+	onEachStore(t, func(t *testing.T, e *engine.Engine) {
+		log := newAudit(t, io.Discard)
+		s := newServer(t, e, adminapi.Options{Loopback: true, Audit: log})
+		set, err := rules.Parse(rules.File{Name: "r.yaml", Text: []byte("domain: shop\ndescriptors: [{key: team, limit: 100/1h, settle: true}, {key: user, limit: 5/1h}]")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetRules(set)
+		var result engine.Result
+		ds := []engine.Descriptor{{Entries: []rules.Entry{{Key: "team", Value: "9"}}, Cost: 60}}
+		if err := e.DecideOn(t.Context(), "shop", engine.Terms{ID: "b81c"}, ds, &result); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerHour(100)), Cost: 60, ID: "b81c"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range []string{"rule=shop/team&key=9", "limit=100/1h&key=k"} {
+			for units, want := range map[string]string{"25": `"remaining":75`, "0": `"remaining":100`} {
+				w := send(s, "POST", "/v1/keys?"+target+"&settle=b81c&reason=r&units="+units)
+				if w.Code != 200 || !strings.Contains(strings.ReplaceAll(w.Body.String(), " ", ""), want) {
+					t.Errorf("%s settled at %s: %d %s, want %s", target, units, w.Code, w.Body, want)
+				}
+				if got := log.Recent()[0]; got.Action != audit.KeySettle || got.Result != audit.Done || fmt.Sprintf(`"remaining":%d`, *got.After.Remaining) != want {
+					t.Errorf("the audit has %+v", got)
+				}
+			}
+		}
+		for query, want := range map[string]int{
+			"POST rule=shop/team&key=9&settle=other&units=1&reason=r": 404, "POST rule=shop/user&key=9&settle=b81c&units=1&reason=r": 400,
+			"POST rule=shop/team&key=9&settle=b81c&reason=r": 400, "POST rule=shop/team&key=9&settle=&units=1&reason=r": 400,
+			"POST rule=shop/team&key=9&settle=b81c&units=1": 400, "DELETE rule=shop/team&key=9&settle=b81c&units=1&reason=r": 400,
+			"POST rule=shop/team&key=9&units=0&reason=r": 400, "POST rule=shop/team&key=9&settle=b81c&units=-1&reason=r": 400,
+			"GET rule=shop/team&key=9&settle=b81c": 400,
+		} {
+			method, query, _ := strings.Cut(query, " ")
+			if w := send(s, method, "/v1/keys?"+query); w.Code != want {
+				t.Errorf("%s %s: %d %s, want %d", method, query, w.Code, w.Body, want)
+			}
+		}
+	})
 }
 
 func TestKeysResetOfAnyBytes(t *testing.T) {

@@ -186,6 +186,11 @@ func (t *apiTest) sendOverrides() {
 		t.send(server, "DELETE", "/v1/overrides?rule=edge/remote_address&key=1&reason=over", "")
 		t.send(server, "DELETE", "/v1/overrides?rule=edge/remote_address&key=1&reason=over", "")
 	}
+	if _, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: requestlimits.Of(penstock.PerHour(9)), Cost: 5, ID: "b81c"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.send(s, "POST", "/v1/keys?limit=9/1h&key=k&settle=b81c&units=0&reason=r", "")
+	t.send(s, "POST", "/v1/keys?limit=9/1h&key=k&settle=none&units=0&reason=r", "")
 	table := "rule,key,limit,strikes\nedge/remote_address,203.0.113.0/24,ban,\n"
 	t.send(s, "PUT", "/v1/overrides?reason=abuse", table, "Content-Type", "text/csv")
 	list := t.send(s, "GET", "/v1/overrides?format=json", "").Body.String()

@@ -201,7 +201,7 @@ func (s *Server) endpoints() []endpoint {
 	return all
 }
 
-const keysHelp = "GET peeks at a key, POST refunds units=N, DELETE resets it, both with reason=TEXT: " +
+const keysHelp = "GET peeks at a key, POST refunds units=N, or settles settle=ID at units=N, DELETE resets it, all with reason=TEXT: " +
 	"?domain=shop&user=42, ?rule=shop/user&key=42, or ?limit=10/1m&key=user:42"
 
 const simulateHelp = `what a limit does to traffic, under every algorithm: {"limit": "10/1s", "traffic": "edge"}, ` +

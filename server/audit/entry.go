@@ -17,6 +17,7 @@ import (
 const (
 	KeyRefund = "key.refund"
 	KeyReset  = "key.reset"
+	KeySettle = "key.settle"
 
 	OverrideSet    = "override.set"
 	OverrideDelete = "override.delete"
@@ -26,7 +27,7 @@ const (
 )
 
 // Actions are all actions, for metrics that begin at 0.
-var Actions = []string{KeyRefund, KeyReset, OverrideSet, OverrideDelete, CandidateSet, CandidateDelete}
+var Actions = []string{KeyRefund, KeyReset, KeySettle, OverrideSet, OverrideDelete, CandidateSet, CandidateDelete}
 
 // A Result is how an action ended.
 type Result string

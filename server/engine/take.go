@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -107,6 +108,24 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 		dec.RetryAfter = max(dec.ResetAfter, time.Nanosecond)
 	}
 	return dec, nil
+}
+
+// SettleRule makes what was taken under an ID from a rule's key equal to the cost, for an operator.
+func (e *Engine) SettleRule(ctx context.Context, r *rules.Rule, key, id string, cost int64) (penstock.Decision, error) {
+	t := e.table.Load()
+	request := penstock.Request{Limit: r.Limit}
+	if t != nil && r.Index < len(t.states) && t.set.Rules()[r.Index] == r { // it was not reloaded meanwhile
+		_, state, err := t.ruleOfKey(ctx, r, key, cost)
+		if err != nil {
+			return penstock.Decision{}, err
+		}
+		request = state.template
+	}
+	if !r.Settle {
+		return penstock.Decision{}, fmt.Errorf("rule %s: %w: it needs settle: true", r.Name, ErrNoSettle)
+	}
+	request.Key, request.Cost, request.ID, request.Settle = key, cost, id, true
+	return e.calls.Take(ctx, request)
 }
 
 // Charged reports which keys of rules have units charged to them, by one call of the store.

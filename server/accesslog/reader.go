@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,9 @@ type Options struct {
 	// Names are those that a JSON log has for "time" and for Fields, with dots between the names of
 	// nested objects. Default: the names of the format.
 	Names map[string]string
+
+	// Input is what "-" reads. Default: standard input.
+	Input io.Reader
 }
 
 // An Entry is a key of descriptors, and its value: the value itself, "field:NAME", or "address:NAME" for an

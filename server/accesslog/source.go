@@ -56,7 +56,10 @@ const (
 // open opens a log, compressed or not, and reads its beginning.
 func open(name string, o *Options, w *wanted, read *int64, room int) (*source, error) {
 	s := &source{Report: Report{Name: name}, options: o, wants: w, read: read}
-	var file io.Reader = os.Stdin
+	file := o.Input
+	if file == nil {
+		file = os.Stdin
+	}
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {

@@ -70,6 +70,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 var uncovered = []string{
 	"/decision/properties/source/enum", "/actor/properties", "/AuditState/properties", "/Audit/properties/entries/items/properties",
 	"/not_recorded", "/Override/properties/strikes", "/Simulation/properties/lanes/items/properties/error",
+	"/LogSimulation/properties/lanes/items/properties/error", "simulate~1log/post/responses/503",
 }
 
 // busyServer returns a server whose observer has something of everything to tell.
@@ -149,6 +150,9 @@ func (t *apiTest) sendQueries() {
 	t.send(noRules, "GET", "/v1/permits", "")
 	for _, body := range []string{`{"limit":"10/1s","traffic":"edge"}`, `{"limit":"2/1s","arrivals":[{"at":0.5,"cost":3}]}`, `{"limit":"5/day zone=UTC fixed-window"}`, `{`} {
 		t.send(s, "POST", "/v1/simulate", body)
+	}
+	for _, query := range []string{"limit=2/1m", "limit=2/1m&by=method", "limit=2/1m&rule=edge/remote_address", "limit=2/fortnight", "limit=1e18/1m", "limit=2/1m&rule=none"} {
+		t.send(s, "POST", "/v1/simulate/log?"+query, strings.Repeat(logLine, 5), "Content-Type", "application/octet-stream")
 	}
 }
 
@@ -266,7 +270,9 @@ func (t *apiTest) sendRejected() {
 		t.send(s, method, "/v1/overrides", "", "Authorization", "Bearer wrong")
 		t.send(s, method, "/v1/candidates", "", "Authorization", "Bearer wrong")
 	}
-	t.send(s, "POST", "/v1/simulate", "", "Authorization", "Bearer wrong")
+	for _, path := range []string{"/v1/simulate", "/v1/simulate/log"} {
+		t.send(s, "POST", path, "", "Authorization", "Bearer wrong")
+	}
 }
 
 // openapi.yaml has the paths and methods of the API, but for those that a browser or

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
@@ -88,6 +89,8 @@ type Server struct {
 
 	observer *observe.Observer
 	failures *tokenFailures
+
+	simulating sync.Mutex // held while a log is simulated
 }
 
 // New returns a server for an engine, or [ErrNoToken]. Nil options are all defaults.
@@ -187,6 +190,7 @@ func (s *Server) endpoints() []endpoint {
 		{candidatesPath, "GET, HEAD, PUT, DELETE", candidatesHelp, false, answer(s.candidates, writeJSON)},
 		{"/v1/audit", "GET, HEAD", "the last actions, done or refused, the newest first", false, s.handleAudit},
 		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},
+		{"/v1/simulate/log", "POST", "what limits do to an access log or a recording, which is the body: ?limit=10/1s&limit=20/1s&by=remote_address, or &rule=NAME", false, s.handleSimulateLog},
 		{"/openapi.yaml", "GET, HEAD", "the description of the /v1 paths", true, handleOpenAPI},
 	}
 	if s.options.Pprof {

@@ -3,10 +3,14 @@ package adminapi
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/simulator"
 )
@@ -60,4 +64,73 @@ func (q *simulateRequest) run() (*simulator.Simulation, error) {
 		}
 	}
 	return simulator.RunArrivals(q.Limit, arrivals)
+}
+
+// maxLogUpload is how long the body of a log may take to arrive.
+const maxLogUpload = time.Minute
+
+// handleSimulateLog answers /v1/simulate/log: what limits do to a log, or a recording, which is the body. One log at a
+// time is simulated, because each may take as much memory and time as the simulator allows.
+func (s *Server) handleSimulateLog(w http.ResponseWriter, r *http.Request) {
+	q, err := s.decodeLogQuery(r)
+	var result *simulator.LogSimulation
+	if err == nil {
+		if !s.simulating.TryLock() {
+			httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: "another log is being simulated; try again when it is done"})
+			return
+		}
+		defer s.simulating.Unlock()
+		result, err = simulateLog(w, r, q)
+	}
+	var parameter *parameterError
+	switch {
+	case errors.As(err, &parameter):
+		httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error(), Parameter: parameter.name})
+	case err != nil:
+		httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+	default:
+		writeCompactJSON(w, http.StatusOK, result)
+	}
+}
+
+func simulateLog(w http.ResponseWriter, r *http.Request, q simulator.LogQuery) (*simulator.LogSimulation, error) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(maxLogUpload)) // not supported by recorders of tests
+	log, err := io.ReadAll(http.MaxBytesReader(w, r.Body, simulator.MaxLogBytes))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, fmt.Errorf("the log is larger than %d MiB: send a part of it, or compress it with gzip", simulator.MaxLogBytes>>20)
+	case err != nil:
+		return nil, err
+	}
+	return simulator.RunLog(r.Context(), log, q)
+}
+
+// decodeLogQuery reads the limits, and what requests are counted by: a rule, or entries with commas between them.
+func (s *Server) decodeLogQuery(r *http.Request) (q simulator.LogQuery, err error) {
+	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
+	if err != nil {
+		return q, err
+	}
+	q = simulator.LogQuery{Domain: "log", By: []rules.Entry{{Key: "remote_address"}}}
+	for _, p := range parameters {
+		switch p.Name {
+		case "limit":
+			q.Limits = append(q.Limits, p.Value)
+		case "by":
+			q.By = nil
+			for key := range strings.SplitSeq(p.Value, ",") {
+				q.By = append(q.By, rules.Entry{Key: key})
+			}
+		case "rule":
+			set := s.engine.Rules()
+			if set == nil || set.Rule(p.Value) == nil {
+				return q, &parameterError{"rule", fmt.Sprintf("no such rule: %.200q", p.Value)}
+			}
+			q.Domain, q.By = set.Rule(p.Value).Path()
+		default:
+			return q, &parameterError{p.Name, fmt.Sprintf("unknown parameter %.80q", p.Name)}
+		}
+	}
+	return q, nil
 }

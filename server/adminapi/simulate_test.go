@@ -2,6 +2,7 @@ package adminapi_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -70,5 +71,70 @@ func TestSimulateRejectsBadRequests(t *testing.T) {
 		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%.80s: %d %s, want 400 with %q", body, w.Code, w.Body, want)
 		}
+	}
+}
+
+func sendLog(t *testing.T, s http.Handler, query, log string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/simulate/log?"+query, strings.NewReader(log))
+	r.RemoteAddr = "127.0.0.1:4000"
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+const (
+	logLine       = "203.0.113.9 - - [02/Mar/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 12 \"-\" \"-\"\n"
+	recordingLine = "1767225600123456789\tallowed\tedge\t1\tremote_address=203.0.113.9\n"
+)
+
+func TestSimulateLog(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	for _, test := range []struct{ query, log, want string }{
+		{"limit=2/1m", logLine, `"denied":{"count":3,"at_once":3}`},
+		{"limit=2/1m&limit=9/1m&by=path,method", logLine, `"keys":1,"denied_keys":0`},
+		{"limit=2/1m&rule=edge/remote_address", logLine, `"most_denied":[{"key":"remote_address=203.0.113.9","requests":5,"denied":3,`},
+		{"limit=2/1m&rule=edge/remote_address", recordingLine, `"denied":{"count":3}`},
+	} {
+		if w := sendLog(t, s, test.query, strings.Repeat(test.log, 5)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%s: %d %s, want %s", test.query, w.Code, w.Body, test.want)
+		}
+	}
+	for _, test := range []struct{ query, log, want string }{
+		{"", logLine, "0 limits"},
+		{"limit=2/1m&limt=3/1m", logLine, "unknown parameter"},
+		{"limit=2/1m&rule=edge/none", logLine, "no such rule"},
+		{"limit=2/1m", "<html>", "no line is one of a known access log"},
+		{"limit=2/1m", strings.Repeat(logLine, simulator.MaxLogBytes/len(logLine)+1), "larger than 32 MiB"},
+		{"limit=2/1m&by=plan", logLine, "entries that logs do not have"},
+	} {
+		if w := sendLog(t, s, test.query, test.log); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%s: %d %s, want %s", test.query, w.Code, w.Body, test.want)
+		}
+	}
+}
+
+// A log that arrives slowly keeps others from being simulated, and is answered itself.
+func TestSimulateOneLogAtATime(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	body, end := io.Pipe()
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/simulate/log?limit=2/1m", body)
+	r.RemoteAddr = "127.0.0.1:4000"
+	answered := make(chan int)
+	go func() {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		answered <- w.Code
+	}()
+	_, _ = io.WriteString(end, logLine) // returns once it is read
+	if w := sendLog(t, s, "limit=2/1m", logLine); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("the second log: %d %s, want 503", w.Code, w.Body)
+	}
+	_ = end.Close()
+	if code := <-answered; code != http.StatusOK {
+		t.Errorf("the first log: %d, want 200", code)
+	}
+	if w := sendLog(t, s, "limit=2/1m", logLine); w.Code != http.StatusOK {
+		t.Errorf("the next log: %d %s, want 200", w.Code, w.Body)
 	}
 }

@@ -36,7 +36,7 @@ type descriptorForm struct {
 
 func newWorld(set *rules.Set, maxKeys int) *world {
 	w := &world{set: set, deniedBy: make([]int64, len(set.Rules()))}
-	w.memory = penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: maxKeys, Now: func() time.Time { return w.now }})
+	w.memory = penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: maxKeys, MaxBytes: int64(maxKeys) << 10, Now: func() time.Time { return w.now }})
 	w.engine = engine.New(w.memory, nil)
 	w.engine.SetRules(set)
 	return w

@@ -44,6 +44,20 @@ func (tb *tab) showFull(t *testing.T, d *daemon, view string) {
 	}
 }
 
+// showParts shows, one after the other, what no view shows at first: a question, and a log in the simulator.
+func (tb *tab) showParts(t *testing.T, d *daemon, check func(part string)) {
+	t.Helper()
+	tb.show(t, d, "overrides")
+	tb.ask(t, ".overrides button[name=change]")
+	tb.click(t, "dialog button[name=yes]") // without a reason, which is a problem
+	check("the question")
+	tb.click(t, "dialog button[name=no]")
+	tb.show(t, d, "simulator", "limit", "120/1m")
+	tb.drop(t, "access.log", scraperLog())
+	tb.waitForLog(t, "limit=120%2F1m&by=remote_address")
+	check("the log")
+}
+
 // Focusable elements by their description. The browser visits only one radio button of a
 // group by Tab, and the others by arrow keys.
 const describeFocusable = `(() => {
@@ -92,6 +106,11 @@ func TestNothingScrollsSideways(t *testing.T) {
 				t.Errorf("%s at %d px is %d px wide: %q", view, width, got, evaluate[[]string](t, tb, outside))
 			}
 		}
+		tb.showParts(t, d, func(part string) {
+			if got := evaluate[[]string](t, tb, outside); len(got) > 0 {
+				t.Errorf("%s at %d px is too wide: %q", part, width, got)
+			}
+		})
 	}
 }
 
@@ -162,6 +181,14 @@ func TestTextHasContrast(t *testing.T) {
 				t.Errorf("%s, %s: contrast below 4.5:\n%s", view, scheme, strings.Join(found, "\n"))
 			}
 		}
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		tb.prefer(t, scheme)
+		tb.showParts(t, d, func(part string) {
+			if found := evaluate[[]string](t, tb, contrasts); len(found) > 0 {
+				t.Errorf("%s, %s: contrast below 4.5:\n%s", part, scheme, strings.Join(found, "\n"))
+			}
+		})
 	}
 	// Banners and other states that a healthy daemon does not show.
 	tb.show(t, d, "live")

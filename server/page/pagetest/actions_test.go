@@ -67,6 +67,26 @@ func (tb *tab) waitForNote(t *testing.T, text string) {
 	tb.waitUntil(t, "the page says "+text, "document.querySelector('.done')?.checkVisibility() && document.querySelector('.done').textContent === "+quote(text))
 }
 
+// ask presses the button of an action, and waits until the page asks about it. It returns the question.
+func (tb *tab) ask(t *testing.T, button string) string {
+	t.Helper()
+	tb.waitUntil(t, "there is a button "+button, "document.querySelector("+quote(button)+")?.checkVisibility()")
+	tb.click(t, button)
+	tb.waitUntil(t, "the page asks", "document.querySelector('dialog[open]')")
+	return tb.text(t, "dialog .will")
+}
+
+// yes answers the question of a dialog with a reason, and waits until the page says what was done.
+func (tb *tab) yes(t *testing.T, reason, note string) {
+	t.Helper()
+	if reason != "" {
+		tb.write(t, "dialog input[name=reason]", reason)
+	}
+	tb.click(t, "dialog button[name=yes]")
+	tb.waitForNote(t, note)
+	tb.waitUntil(t, "the dialog is closed", "!document.querySelector('dialog')")
+}
+
 func TestActionsNeedAReason(t *testing.T) {
 	onEachStore(t, func(t *testing.T, args ...string) {
 		d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, append(args, "--audit-log", t.TempDir()+"/audit.log")...)
@@ -77,9 +97,13 @@ func TestActionsNeedAReason(t *testing.T) {
 		tb.show(t, d, "keys", "key", "42", "keyrule", "shop/user")
 		tb.waitForState(t, d, "0 of 5 left", 0)
 
-		tb.click(t, ".acts summary")
-		tb.click(t, ".acts .danger")
-		tb.waitUntil(t, "a reason is asked for", "document.querySelector('.acts .problem').checkVisibility()")
+		if got := tb.ask(t, ".acts button[name=reset]"); got != "This will refund all that is charged to user=42 under shop/user. Now: 0 of 5 left; then nothing is charged. It cannot be undone." {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "a reason is asked for", "document.querySelector('dialog .problem').checkVisibility()")
+		tb.click(t, "dialog button[name=no]")
+		tb.waitUntil(t, "the dialog is closed", "!document.querySelector('dialog')")
 		if _, n := d.audit(t); n != 0 || d.remaining(t) != 0 {
 			t.Errorf("without a reason: %d entries in the audit, %d units remain; want nothing done", n, d.remaining(t))
 		}
@@ -90,16 +114,17 @@ func TestActionsNeedAReason(t *testing.T) {
 			t.Errorf("the refused attempt: %+v, %d entries; want it on record, and nothing done", e, n)
 		}
 
-		tb.write(t, ".acts input[name=units]", "2")
-		tb.write(t, ".acts input[name=reason]", "OPS-1: half of it")
-		tb.click(t, ".acts-row button:not(.danger)")
-		tb.waitForNote(t, "Refunded: 2 of 5 left.")
+		tb.ask(t, ".acts button[name=refund]")
+		tb.write(t, "dialog input[name=units]", "2")
+		if got := tb.text(t, "dialog .will"); got != "This will refund up to 2 units to user=42 under shop/user. Now: 0 of 5 left. It cannot be undone." {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.yes(t, "OPS-1: half of it", "Refunded: 2 of 5 left.")
 		tb.waitForState(t, d, "2 of 5 left", 2)
 		d.checkAudit(t, auditEntry{Action: "key.refund", Reason: "OPS-1: half of it", Units: 2}, 0, 2)
 
-		tb.write(t, ".acts input[name=reason]", "OPS-2: <b>all</b> of it")
-		tb.click(t, ".acts .danger")
-		tb.waitForNote(t, "Reset: 5 of 5 left.")
+		tb.ask(t, ".acts button[name=reset]")
+		tb.yes(t, "OPS-2: <b>all</b> of it", "Reset: 5 of 5 left.")
 		tb.waitForState(t, d, "5 of 5 left", 5)
 		d.checkAudit(t, auditEntry{Action: "key.reset", Reason: "OPS-2: <b>all</b> of it", Units: 3}, 2, 5)
 		tb.waitUntil(t, "the page lists all three", "document.querySelectorAll('.audit tbody tr').length === 3")
@@ -160,15 +185,48 @@ func TestActionsOnKeyOfNamedLimit(t *testing.T) {
 		if got := tb.text(t, ".state header code"); got != "3/1h" {
 			t.Errorf("the page shows the limit %q, want it without its name", got)
 		}
-		tb.click(t, ".acts summary")
-		tb.write(t, ".acts input[name=reason]", "OPS-3")
-		tb.click(t, ".acts .danger")
-		tb.waitForNote(t, "Reset: 3 of 3 left.")
+		tb.ask(t, ".acts button[name=reset]")
+		tb.yes(t, "OPS-3", "Reset: 3 of 3 left.")
 		if e, _ := d.audit(t); e.Units != 3 {
 			t.Errorf("the audit has %+v, want 3 units", e)
 		}
 		if !d.takeLimit(t, "ann", limit) {
 			t.Error("a request is denied after the reset")
+		}
+	})
+}
+
+// What was taken under an ID is settled at what was used, where the rule allows it.
+func TestTakesAreSettled(t *testing.T) {
+	onEachStore(t, func(t *testing.T, args ...string) {
+		d := startDaemon(t, map[string]string{"shop.yaml": penaltyRules}, args...)
+		send(t, "POST", d.url(t, "http")+"/v1/take", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}],"cost":60,"id":"b81c"}`, nil)
+		d.take(t, "user", "42")
+		tb := openTab(t)
+		tb.show(t, d, "keys", "key", "acme", "keyrule", "shop/tenant")
+		tb.waitUntil(t, "the take is charged", showing(".state [data-figure=remaining]", "40 of 100 left"))
+		tb.ask(t, ".acts button[name=settle]")
+		if !evaluate[bool](t, tb, "document.querySelector('dialog [name=yes]').disabled") {
+			t.Error("without an ID, there is a Yes")
+		}
+		tb.write(t, "dialog input[name=id]", "other")
+		tb.write(t, "dialog input[name=units]", "25")
+		tb.write(t, "dialog input[name=reason]", "worker died")
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "the ID is unknown", showing("dialog .problem", "nothing was taken under this ID"))
+		tb.write(t, "dialog input[name=id]", "b81c")
+		if got := tb.text(t, "dialog .will"); !strings.HasPrefix(got, "This will make the take b81c from tenant=acme under shop/tenant cost 25 units: ") {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.yes(t, "", "Settled: 75 of 100 left.")
+		tb.waitUntil(t, "the action is listed", showing(".audit .change", "40 → 75"))
+		if e, _ := d.audit(t); e.Action != "key.settle" || e.Reason != "worker died" || e.Result != "done" {
+			t.Errorf("the audit has %+v", e)
+		}
+		tb.show(t, d, "keys", "key", "42", "keyrule", "shop/user")
+		tb.waitUntil(t, "the key is shown", showing(".state [data-figure=remaining]", "4 of 5 left"))
+		if evaluate[bool](t, tb, "document.querySelector('.acts button[name=settle]') !== null") {
+			t.Error("a rule without settle has a button to settle")
 		}
 	})
 }

@@ -45,15 +45,21 @@ func TestBannedKeyShowsItsBanWhichCanBeEnded(t *testing.T) {
 		if !strings.Contains(text, "denied too often") || !strings.Contains(text, "ban of user=42") || tb.text(t, ".gauge") != "banned" || strings.Contains(text, "is full") {
 			t.Errorf("the page shows of a banned key:\n%s", text)
 		}
-		tb.click(t, ".acts:not([hidden]) summary")
-		tb.click(t, ".acts .danger")
-		tb.waitUntil(t, "a reason is asked for", "document.querySelector('.acts .problem').checkVisibility()")
-		tb.write(t, ".acts input[name=reason]", "OPS-7: our test")
-		tb.click(t, ".acts .danger")
-		tb.waitForNote(t, "Ended: ban of user=42.")
+		if got := tb.ask(t, ".acts button[name=end]"); got != "This will end the ban of user=42 under shop/user: from now on the limit of the rule applies to it again." {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.yes(t, "OPS-7: our test", "Ended: ban of user=42.")
 		tb.waitUntil(t, "the state of the key is shown", "/^\\d of 5 left$/.test(document.querySelector('.state [data-figure=remaining]')?.textContent)")
 		tb.waitUntil(t, "the action is listed", showing(".audit .change", "ban → the rule"))
 		if e, _ := d.audit(t); e.Action != "override.delete" || e.Reason != "OPS-7: our test" || e.Result != "done" {
+			t.Errorf("the audit has %+v", e)
+		}
+		if got := tb.ask(t, ".note button[name=undo]"); !strings.HasPrefix(got, "This will deny every request of user=42 under shop/user, until ") {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.yes(t, "", "Set: ban for user=42 of shop/user.")
+		tb.waitUntil(t, "the ban is shown again", showing(".state header .tag.denied", "banned until "))
+		if e, _ := d.audit(t); e.Action != "override.set" || e.Reason != "undo: OPS-7: our test" || e.Result != "done" {
 			t.Errorf("the audit has %+v", e)
 		}
 	})
@@ -64,11 +70,14 @@ func TestOverridesAreListedSetAndEnded(t *testing.T) {
 	tb := openTab(t)
 	tb.show(t, d, "overrides")
 	tb.waitUntil(t, "there is none", showing(".empty", "No overrides"))
-	tb.click(t, ".card > .acts summary")
-	for name, text := range map[string]string{"rule": "shop/user", "key": "42", "limit": "600/1d", "for": "24h", "reason": "plan pro"} {
-		tb.write(t, ".acts input[name="+name+"]", text)
+	tb.ask(t, "button[name=set]")
+	for name, text := range map[string]string{"rule": "shop/user", "key": "42", "limit": "600/1d", "for": "24h"} {
+		tb.write(t, "dialog input[name="+name+"]", text)
 	}
-	tb.click(t, ".card > .acts .primary")
+	if got := tb.text(t, "dialog .will"); got != "This will give 42 under shop/user the limit 600/1d, for 24h. Until now the limit of the rule applies." {
+		t.Errorf("the page asks %q", got)
+	}
+	tb.yes(t, "plan pro", "Set: 600/1d for 42 of shop/user. in force on this daemon alone, and lost when it ends: only Redis shares overrides, and --data keeps them.")
 	tb.waitUntil(t, "the override is listed", showing(".overrides tbody", "user=42"))
 	if got := strings.Join(tb.texts(t, ".overrides tbody td:nth-child(-n+6)"), " "); !strings.HasPrefix(got, "shop/user user=42 600/1d ") || !strings.HasSuffix(got, " never plan pro") {
 		t.Errorf("the page lists %q", got)
@@ -84,11 +93,73 @@ func TestOverridesAreListedSetAndEnded(t *testing.T) {
 	tb.waitUntil(t, "the filter matches none", showing(".empty", "No override matches"))
 	tb.show(t, d, "overrides", "filter", "PLAN")
 	tb.waitUntil(t, "the filter matches it", showing(".overrides tbody", "user=42"))
-	tb.click(t, ".overrides .acts summary")
-	tb.write(t, ".overrides input[name=reason]", "downgrade")
-	tb.click(t, ".overrides .danger")
-	tb.waitForNote(t, "Ended: 600/1d of user=42.")
+	tb.ask(t, ".overrides button[name=end]")
+	tb.yes(t, "downgrade", "Ended: 600/1d of user=42.")
 	tb.waitUntil(t, "it is gone", "!document.querySelector('.overrides tbody tr')")
+}
+
+type override struct{ Limit, Until, Reason string }
+
+// overrides returns those that the daemon lists.
+func (d *daemon) overrides(t *testing.T) []override {
+	t.Helper()
+	var list struct{ Overrides []override }
+	d.call(t, "GET", "/v1/overrides", &list)
+	return list.Overrides
+}
+
+// Each change can be undone: what was set ends, and what was there before is set again, with its end.
+func TestChangesOfOverridesAreUndone(t *testing.T) {
+	onEachStore(t, func(t *testing.T, args ...string) {
+		d := startDaemon(t, map[string]string{"shop.yaml": penaltyRules}, args...)
+		d.take(t, "user", "42")
+		tb := openTab(t)
+		tb.show(t, d, "keys", "key", "42", "keyrule", "shop/user")
+		if got := tb.ask(t, ".acts button[name=ban]"); got != "This will deny every request of user=42 under shop/user, for 1h. Until now the limit of the rule applies." {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.write(t, "dialog input[name=reason]", "abuse")
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "the ban is shown", showing(".state header .tag.denied", "banned until "))
+		if d.take(t, "user", "42") {
+			t.Error("a banned key is allowed")
+		}
+		tb.ask(t, ".note button[name=undo]")
+		tb.yes(t, "", "Ended: ban of user=42.")
+		if !d.take(t, "user", "42") {
+			t.Error("the key is still denied after the undo")
+		}
+
+		send(t, "PUT", d.url(t, "admin")+"/v1/overrides", `{"rule":"shop/user","key":"42","limit":"600/1d","until":"2199-01-02T03:04:05Z","reason":"plan pro"}`, nil)
+		tb.show(t, d, "overrides")
+		if got := tb.ask(t, ".overrides button[name=change]"); !strings.Contains(got, "Until now: 600/1d, until ") {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.write(t, "dialog input[name=limit]", "<b>/1d")
+		tb.write(t, "dialog input[name=reason]", "wrong")
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "the limit is refused", "document.querySelector('dialog .problem').checkVisibility() && !document.querySelector('dialog .problem b')")
+		tb.write(t, "dialog input[name=limit]", "700/1d")
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "the other limit is listed", showing(".overrides tbody", "700/1d"))
+		if o := d.overrides(t); len(o) != 1 || o[0].Limit != "700/1d" || o[0].Until != "2199-01-02T03:04:05Z" {
+			t.Errorf("after another limit alone there are %+v, want the same end", o)
+		}
+		tb.ask(t, ".overrides button[name=change]")
+		tb.write(t, "dialog input[name=limit]", "unlimited")
+		tb.write(t, "dialog input[name=for]", "10m")
+		tb.write(t, "dialog input[name=reason]", "a sale")
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "the other limit is listed", showing(".overrides tbody", "unlimited"))
+		if got := tb.ask(t, ".note button[name=undo]"); !strings.HasPrefix(got, "This will give user=42 under shop/user the limit 700/1d, until ") {
+			t.Errorf("the page asks %q", got)
+		}
+		tb.click(t, "dialog button[name=yes]")
+		tb.waitUntil(t, "the former limit is listed", showing(".overrides tbody", "700/1d"))
+		if o := d.overrides(t); len(o) != 1 || o[0].Limit != "700/1d" || o[0].Until != "2199-01-02T03:04:05Z" || o[0].Reason != "undo: a sale" {
+			t.Errorf("after the undo there are %+v", o)
+		}
+	})
 }
 
 // Actions need a daemon that allows them.
@@ -120,7 +191,7 @@ func TestBareValueIsFoundAmongManyRules(t *testing.T) {
 	if len(visible) != 1 || visible[0] != "shop/user" {
 		t.Errorf("states of %q are shown, want shop/user alone", visible)
 	}
-	if got := tb.text(t, ".results > .acts"); got != "Nothing is charged to it under 31 rules and more" {
+	if got := tb.text(t, ".results > .folded"); got != "Nothing is charged to it under 31 rules and more" {
 		t.Errorf("the others are summed up as %q", got)
 	}
 }

@@ -63,21 +63,63 @@ func TestScreenshots(t *testing.T) {
 	d.call(t, "POST", "/v1/keys?rule=shop/phone&key=13800138000&units=2&reason=SMS+provider+lost+two+codes", nil)
 	tb := openTab(t)
 	for _, s := range screenshots {
-		must(tb.ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: s.height, DeviceScaleFactor: 1.5})
+		tb.setHeight(t, s.height)
 		tb.show(t, d, s.view, s.parameters...)
 		tb.waitUntil(t, "the daemon is up", "document.getElementById('status').dataset.state === 'up'")
 		if s.view == "keys" {
 			tb.waitUntil(t, "the key is inspected", "document.querySelector('.decision')")
 		}
-		quality := int64(82)
-		shot := must(tb.ctx, t, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
-		if len(shot.Data) > 150<<10 {
-			t.Errorf("%s: %d bytes, want at most 150 KB", s.view, len(shot.Data))
+		tb.capture(t, s.view)
+	}
+	tb.setHeight(t, 620)
+	tb.show(t, d, "keys", "key", "user=7", "keyrule", "shop/user")
+	tb.ask(t, ".acts button[name=ban]")
+	tb.write(t, "dialog input[name=reason]", "OPS-312: scrapes the catalogue")
+	tb.capture(t, "question")
+	tb.click(t, "dialog button[name=no]")
+	tb.setHeight(t, 900)
+	tb.show(t, d, "simulator", "limit", "90/1m")
+	tb.drop(t, "access.log", demoLog())
+	tb.waitForLog(t, "limit=90%2F1m&by=remote_address")
+	tb.capture(t, "log")
+}
+
+func (tb *tab) setHeight(t *testing.T, height int64) {
+	t.Helper()
+	must(tb.ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: height, DeviceScaleFactor: 1.5})
+}
+
+// capture writes what the tab shows to docs/images.
+func (tb *tab) capture(t *testing.T, name string) {
+	t.Helper()
+	quality := int64(82)
+	shot := must(tb.ctx, t, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
+	if len(shot.Data) > 150<<10 {
+		t.Errorf("%s: %d bytes, want at most 150 KB", name, len(shot.Data))
+	}
+	if err := os.WriteFile(filepath.Join("../../../docs/images", "page-"+name+".webp"), shot.Data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// demoLog is an access log of half an hour: many clients, and a scraper that comes and goes.
+func demoLog() string {
+	var b strings.Builder
+	random := rand.New(rand.NewPCG(7, 8))
+	clients := rand.NewZipf(random, 1.2, 4, 200)
+	for second := range 1800 {
+		at := time.Date(2026, 3, 2, 9, 0, second, 0, time.UTC).Format("02/Jan/2006:15:04:05 -0700")
+		line := func(client string) {
+			fmt.Fprintf(&b, "%s - - [%s] \"GET /catalogue HTTP/1.1\" 200 512 \"-\" \"-\"\n", client, at)
 		}
-		if err := os.WriteFile(filepath.Join("../../../docs/images", "page-"+s.view+".webp"), shot.Data, 0o644); err != nil {
-			t.Fatal(err)
+		for range 3 + random.IntN(3) {
+			line(fmt.Sprintf("198.51.100.%d", clients.Uint64()))
+		}
+		for i := 0; second/300%2 == 1 && i < 5; i++ {
+			line("203.0.113.9")
 		}
 	}
+	return b.String()
 }
 
 // demoTraffic sends requests whose rate rises and falls, some of which are denied, until

@@ -1,6 +1,8 @@
 // Calls of the admin API. The token is kept for this tab only, and sent as a header:
 // there is no cookie, so no other site can act in the page's name.
 
+import { t } from './language.js';
+
 const tokenName = 'penstock-token';
 
 export const hasToken = () => sessionStorage.getItem(tokenName) !== null;
@@ -16,26 +18,28 @@ export class APIError extends Error {
 	}
 }
 
+// A Blob is sent as it is, and other bodies as JSON.
 async function call(method, path, query, body, accepted) {
+	const isFile = body instanceof Blob;
 	const parameters = new URLSearchParams(query ?? {}).toString();
 	const headers = { Accept: 'application/json' };
 	if (hasToken()) headers.Authorization = `Bearer ${sessionStorage.getItem(tokenName)}`;
-	if (body !== undefined) headers['Content-Type'] = 'application/json';
+	if (body !== undefined) headers['Content-Type'] = isFile ? 'application/octet-stream' : 'application/json';
 	let response;
 	try {
 		response = await fetch(parameters ? `${path}?${parameters}` : path, {
-			method, headers, body: body === undefined ? undefined : JSON.stringify(body),
-			credentials: 'omit', cache: 'no-store', redirect: 'error', signal: AbortSignal.timeout(15000),
+			method, headers, body: body === undefined || isFile ? body : JSON.stringify(body),
+			credentials: 'omit', cache: 'no-store', redirect: 'error', signal: AbortSignal.timeout(isFile ? 90000 : 15000),
 		});
 	} catch {
-		throw new APIError(0, 'The daemon does not answer.');
+		throw new APIError(0, t('The daemon does not answer.'));
 	}
 	const text = await response.text().catch(() => '');
 	if (!response.ok && response.status !== accepted) throw new APIError(response.status, detail(text) ?? `${response.status} ${response.statusText}`);
 	try {
 		return JSON.parse(text);
 	} catch {
-		throw new APIError(response.status, 'The answer is not JSON.');
+		throw new APIError(response.status, t('The answer is not JSON.'));
 	}
 }
 

@@ -5,6 +5,7 @@ import { address } from './address.js';
 import { APIError, get, hasToken, readiness, removeToken, setToken } from './api.js';
 import { el, field, reconcile, setText } from './dom.js';
 import { time } from './format.js';
+import { language, switchLanguage, t, tn, word } from './language.js';
 import * as live from './live.js';
 import * as keys from './keys.js';
 import * as overrides from './overrides.js';
@@ -12,6 +13,7 @@ import * as rules from './rules.js';
 import * as simulator from './simulator.js';
 
 const views = { live, keys, overrides, rules, simulator };
+const titles = { live: t('Live'), keys: t('Keys'), overrides: t('Overrides'), rules: t('Rules'), simulator: t('Simulator') };
 const pollInterval = 1000;
 const slowestPoll = 8000;
 
@@ -53,15 +55,27 @@ const context = {
 		}
 	},
 	pollNow: () => schedule(0),
+	// say tells what an action has done, until the next one, and offers to undo it.
+	say(text, undo) {
+		const note = el('div.note', el('span.done', text),
+			undo ? el('button', { type: 'button', name: 'undo', onclick: undo }, t('Undo')) : null,
+			el('button.ghost', { type: 'button', 'aria-label': t('Close'), onclick: () => note.remove() }, '×'));
+		document.getElementById('notes').replaceChildren(note);
+	},
+	// acted shows what an action has changed.
+	acted() {
+		view?.refresh?.();
+		schedule(0);
+	},
 	// pollHealth shows whether the daemon is ready, and why not, and whether its rules are those of its files.
 	async pollHealth() {
 		const health = await readiness();
 		const failed = health.old_rules ? (await get('v1/live', { rules: 0 })).failed_reload : null;
 		const state = !health.ready ? 'down' : health.degraded ? 'degraded' : 'up';
-		context.setStatus(state === 'up' && failed ? 'degraded' : state, { down: 'not ready', degraded: 'degraded', up: failed ? 'up, old rules' : 'up' }[state]);
+		context.setStatus(state === 'up' && failed ? 'degraded' : state, { down: t('not ready'), degraded: t('degraded'), up: failed ? t('up, old rules') : t('up') }[state]);
 		const own = state === 'up' ? [] : [{
 			level: state === 'down' ? 'denied' : 'warn',
-			title: state === 'down' ? 'Not ready.' : 'Degraded: decisions are made without the store.',
+			title: state === 'down' ? t('Not ready.') : t('Degraded: decisions are made without the store.'),
 			text: (health.reasons ?? []).join(' · '),
 		}];
 		banners = [...own, ...(failed ? [reloadBanner(failed)] : [])];
@@ -73,7 +87,7 @@ function reloadBanner(failed) {
 	const [first] = failed.errors;
 	const where = first.file ? `${first.file}${first.line ? `:${first.line}` : ''}: ` : '';
 	return {
-		level: 'warn', title: `The last load of the rules failed; those of ${time(failed.loaded)} are in force, and a restart would fail.`,
+		level: 'warn', title: t('The last load of the rules failed; those of {time} are in force, and a restart would fail.', { time: time(failed.loaded) }),
 		text: where + first.reason,
 	};
 }
@@ -84,7 +98,7 @@ function route() {
 		if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
 		else link.removeAttribute('aria-current');
 	}
-	document.title = `${name[0].toUpperCase()}${name.slice(1)} · penstock`;
+	document.title = `${titles[name]} · penstock`;
 	if (view?.name !== name) open(name, parameters);
 	else view.update(parameters);
 	schedule(0);
@@ -123,14 +137,14 @@ async function poll() {
 function failed(error) {
 	if (error instanceof APIError && error.status === 401) return showLocked();
 	failures = Math.min(failures + 1, 5);
-	failure = error.status === 0 ? 'What is shown may be old; the page keeps asking.' : error.message;
-	context.setStatus('down', error.status === 0 ? 'no answer' : 'error');
+	failure = error.status === 0 ? t('What is shown may be old; the page keeps asking.') : error.message;
+	context.setStatus('down', error.status === 0 ? t('no answer') : t('error'));
 	if (!(error instanceof APIError)) console.error(error);
 }
 
 function showBanners() {
 	const all = failures === 0 ? banners
-		: [{ level: 'denied', title: 'The daemon does not answer as it should.', text: failure }];
+		: [{ level: 'denied', title: t('The daemon does not answer as it should.'), text: failure }];
 	reconcile(document.getElementById('banners'), all, (b) => `${b.level} ${b.title} ${b.text ?? ''}`,
 		(b) => el('div', { class: `banner ${b.level}` }, el('strong', b.title), b.text ? el('span', b.text) : null),
 		() => {});
@@ -149,15 +163,14 @@ function showLocked() {
 	banners = [];
 	failures = 0;
 	showBanners();
-	context.setStatus('wait', 'locked');
+	context.setStatus('wait', t('locked'));
 	const token = el('input', { type: 'password', autocomplete: 'off', spellcheck: 'false', required: true, name: 'token' });
 	main.replaceChildren(el('form.card.unlock', { onsubmit: unlock },
-		el('h1', 'This daemon asks for a token'),
-		el('p.muted', 'It is the one of ', el('code', '--token-file'),
-			'. This tab keeps it until it is closed, and sends it to this daemon only.'),
-		field('Token', token),
-		wrong ? el('p.problem', { role: 'alert' }, 'That token was not accepted.') : null,
-		el('button.primary', { type: 'submit' }, 'Unlock')));
+		el('h1', t('This daemon asks for a token')),
+		el('p.muted', tn('It is the one of {flag}. This tab keeps it until it is closed, and sends it to this daemon only.', { flag: el('code', '--token-file') })),
+		field(t('Token'), token),
+		wrong ? el('p.problem', { role: 'alert' }, t('That token was not accepted.')) : null,
+		el('button.primary', { type: 'submit' }, t('Unlock'))));
 	token.focus();
 
 	function unlock(event) {
@@ -176,7 +189,7 @@ const themes = ['auto', 'light', 'dark'];
 const themeButton = document.getElementById('theme');
 
 function showTheme() {
-	setText(themeButton.lastChild, document.documentElement.dataset.theme ?? 'auto');
+	setText(themeButton.lastChild, word(document.documentElement.dataset.theme ?? 'auto'));
 }
 
 themeButton.addEventListener('click', () => {
@@ -192,6 +205,15 @@ themeButton.addEventListener('click', () => {
 	dispatchEvent(new Event('themechange'));
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => dispatchEvent(new Event('themechange')));
+
+// The texts of index.html, in the page's language.
+document.documentElement.lang = { en: 'en', zh: 'zh-CN' }[language];
+for (const node of document.querySelectorAll('[data-text]')) node.textContent = t(node.dataset.text);
+for (const node of document.querySelectorAll('[data-title]')) node.title = t(node.dataset.title);
+for (const node of document.querySelectorAll('[data-label]')) node.setAttribute('aria-label', t(node.dataset.label));
+const languageButton = document.getElementById('language');
+languageButton.textContent = { en: '中文', zh: 'EN' }[language];
+languageButton.addEventListener('click', switchLanguage);
 
 document.querySelector('.skip').addEventListener('click', (event) => {
 	event.preventDefault();

@@ -2,6 +2,7 @@
 
 import { el, setText, svg } from './dom.js';
 import { compact, rate, seconds } from './format.js';
+import { t, word } from './language.js';
 
 // A canvas needs colors as numbers; a hidden element resolves those of the style sheet.
 const probe = el('span', { hidden: true });
@@ -36,7 +37,7 @@ export function rateChart() {
 	const values = layers.map(() => el('span', '–'));
 	const when = el('span.muted.when');
 	const legend = el('div.chart-legend',
-		layers.map((layer, i) => el('span', { class: `legend-item ${layer.color}` }, layer.name, values[i])), when);
+		layers.map((layer, i) => el('span', { class: `legend-item ${layer.color}` }, word(layer.name), values[i])), when);
 	let plot = null;
 	let series = null;
 	let step = 1;
@@ -65,7 +66,7 @@ export function rateChart() {
 	function showValues(index) {
 		const i = index ?? (series ? series.allowed.length - 1 : -1);
 		layers.forEach((layer, n) => setText(values[n], i < 0 ? '–' : `${rate(perSecond(series[layer.name], i))}/s`));
-		setText(when, i < 0 ? '' : index === null || index === undefined ? `last ${seconds(step)}` : clockTime(series.from + i * step, 1));
+		setText(when, i < 0 ? '' : index === null || index === undefined ? t('last {time}', { time: seconds(step) }) : clockTime(series.from + i * step, 1));
 	}
 
 	// The last step may still be incomplete.

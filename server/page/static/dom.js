@@ -1,6 +1,8 @@
 // Elements are built here and nowhere else. Text becomes text nodes: no string is ever
 // parsed as HTML, which the page's content security policy would not allow either.
 
+import { t } from './language.js';
+
 // The namespace of SVG, from the mark in index.html.
 const svgNamespace = document.getElementById('mark').namespaceURI;
 
@@ -90,7 +92,7 @@ export function keyNode(key) {
 		if (i % 2 === 0) node.append(...part.split(/(?<=\|)/).flatMap((p) => [p, el('wbr')])); // lines break between entries
 		else for (const c of part) node.append(el('span.escaped', `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`));
 	});
-	if (key === '') node.append(el('span.escaped', 'empty'));
+	if (key === '') node.append(el('span.escaped', t('empty')));
 	return node;
 }
 
@@ -99,8 +101,8 @@ export const card = (title, head, ...children) => el('section.card', { 'aria-lab
 	el('div.card-head', el('h2', title), head), ...children);
 
 // table returns a table with a line of titles; one that begins with > is above numbers.
-export const table = (name, titles, body) => el(`table.table.${name}`, el('thead', el('tr', titles.map((t) => (typeof t !== 'string' ? t
-	: t[0] === '>' ? el('th.numeric', t.slice(1)) : el('th', t))))), body);
+export const table = (name, titles, body) => el(`table.table.${name}`, el('thead', el('tr', titles.map((title) => (typeof title !== 'string' ? title
+	: title[0] === '>' ? el('th.numeric', title.slice(1)) : el('th', title))))), body);
 
 // setEmpty says why a list has no items, or hides that.
 export function setEmpty(node, isEmpty, title, text) {

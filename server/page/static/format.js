@@ -1,6 +1,8 @@
 // Numbers and times as text. All figures have the width of a digit in the page's style
 // sheet, so these functions need not align.
 
+import { language, t } from './language.js';
+
 const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 
 export const integer = (n) => grouped.format(n);
@@ -28,17 +30,17 @@ export function percent(share) {
 
 // seconds formats a duration; null is one without end.
 export function seconds(s) {
-	if (s === null || s === undefined) return 'never';
-	if (s === 0) return '0 s';
-	if (s < 1e-3) return `${digits(s * 1e6)} µs`;
-	if (s < 1) return `${digits(s * 1e3)} ms`;
-	if (s < 120) return `${digits(s)} s`;
-	const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+	if (s === null || s === undefined) return t('never');
+	if (s === 0) return t('{d} s', { d: '0' });
+	if (s < 1e-3) return t('{d} µs', { d: digits(s * 1e6) });
+	if (s < 1) return t('{d} ms', { d: digits(s * 1e3) });
+	if (s < 120) return t('{d} s', { d: digits(s) });
+	const units = [[86400, (d) => t('{d} d', { d })], [3600, (d) => t('{d} h', { d })], [60, (d) => t('{d} min', { d })], [1, (d) => t('{d} s', { d })]];
 	const first = units.findIndex(([size]) => s >= size * 2 || size === 1);
-	const [size, name] = units[first];
-	let text = `${Math.floor(s / size)} ${name}`;
+	const [size, textOf] = units[first];
+	let text = textOf(String(Math.floor(s / size)));
 	const rest = units[first + 1];
-	if (rest && Math.floor((s % size) / rest[0])) text += ` ${Math.floor((s % size) / rest[0])} ${rest[1]}`;
+	if (rest && Math.floor((s % size) / rest[0])) text += ` ${rest[1](String(Math.floor((s % size) / rest[0])))}`;
 	return text;
 }
 
@@ -52,7 +54,7 @@ export function bytes(n) {
 }
 
 const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
-const day = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' });
+const day = new Intl.DateTimeFormat(language === 'zh' ? 'zh-CN' : 'en-GB', { day: 'numeric', month: 'short' });
 
 // time formats an instant of today as its time, and others with their date.
 export function time(when) {
@@ -62,7 +64,5 @@ export function time(when) {
 
 export const ago = (when) => {
 	const s = Math.max(0, (Date.now() - new Date(when)) / 1000);
-	return s < 2 ? 'just now' : `${seconds(Math.floor(s))} ago`;
+	return s < 2 ? t('just now') : t('{time} ago', { time: seconds(Math.floor(s)) });
 };
-
-export const plural = (n, noun) => `${integer(n)} ${noun}${n === 1 ? '' : 's'}`;

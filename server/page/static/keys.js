@@ -1,17 +1,18 @@
 // Keys: which keys ask the most and are denied the most, one key in detail, and the
 // actions on it with their record.
 
-import { actionForm, overrideFacts, overrideTag } from './actions.js';
+import { act, endOverride, overrideFacts, overrideTag, setOverride } from './actions.js';
 import { APIError, get, post, remove } from './api.js';
 import { address } from './address.js';
 import { shareBar } from './chart.js';
 import { card, el, field, keyNode, reconcile, segmented, setEmpty, setText, table } from './dom.js';
-import { compact, integer, percent, plural, seconds, time } from './format.js';
+import { compact, integer, percent, seconds, time } from './format.js';
+import { t, tn, word } from './language.js';
 import { limitText } from './live.js';
 
-const scopes = [['daemon', 'This daemon'], ['all', 'All daemons', 'All daemons on the same Redis']];
+const scopes = [['daemon', t('This daemon')], ['all', t('All daemons'), t('All daemons on the same Redis')]];
 const requestLimits = '-'; // stands for limits in requests, which have no rule
-const orders = [['asked', 'Most asked', 'The keys with the most requests first'], ['denied', 'Most denied', 'The keys with the most denials first']];
+const orders = [['asked', t('Most asked'), t('The keys with the most requests first')], ['denied', t('Most denied'), t('The keys with the most denials first')]];
 const listLength = 15;
 const lookupLength = 200; // more than are listed, to find both numbers of a key
 const slowPolls = 3; // what changes by itself less often is asked for at every third poll
@@ -19,15 +20,15 @@ const slowPolls = 3; // what changes by itself less often is asked for at every 
 export function open(root, context) {
 	let state = {};
 	let polls = 0;
-	let known = []; // names of rules
+	let limited = []; // rules
 	let actions = true;
 
-	const scope = segmented('Scope', scopes, (value) => change({ scope: value }));
-	const ruleChoice = el('select', { 'aria-label': 'Rule', name: 'rule', onchange: () => change({ rule: ruleChoice.value }) });
+	const scope = segmented(t('Scope'), scopes, (value) => change({ scope: value }));
+	const ruleChoice = el('select', { 'aria-label': t('Rule'), name: 'rule', onchange: () => change({ rule: ruleChoice.value }) });
 	const ranking = newRanking();
 	const inspector = newInspector();
 	const audit = newAudit();
-	const since = el('span.muted.small', { title: 'Keys are counted in spans of a minute: this one, and the one before. On a busy daemon a sample stands for all.' });
+	const since = el('span.muted.small', { title: t('Keys are counted in spans of a minute: this one, and the one before. On a busy daemon a sample stands for all.') });
 
 	root.append(
 		el('div.toolbar', el('div.rule-choice', ruleChoice), scope, since),
@@ -59,7 +60,7 @@ export function open(root, context) {
 	}
 
 	function showRuleChoice() {
-		const options = [['', 'All rules'], ...known.map((name) => [name, name]), [requestLimits, 'limits in requests']];
+		const options = [['', t('All rules')], ...limited.map(({ name }) => [name, name]), [requestLimits, t('limits in requests')]];
 		if (state.rule && !options.some(([value]) => value === state.rule)) options.push([state.rule, state.rule]);
 		reconcile(ruleChoice, options, ([value]) => value, ([value, text]) => el('option', { value }, text), () => {});
 		ruleChoice.value = state.rule;
@@ -67,23 +68,23 @@ export function open(root, context) {
 
 	// newRanking lists keys with how often they asked, and were denied, in one of the two orders.
 	function newRanking() {
-		const order = segmented('Order', orders, (by) => change({ by }));
+		const order = segmented(t('Order'), orders, (by) => change({ by }));
 		const list = el('ol.ranking');
-		const head = el('div.rank-head.muted.small', el('span', 'asked'), el('span', 'denied'));
-		const total = el('p.muted.small.more', { title: 'A key that is not listed has at most so many. Numbers with ≥ may be higher: the key was not in the list all the time.' });
+		const head = el('div.rank-head.muted.small', el('span', t('asked')), el('span', t('denied')));
+		const total = el('p.muted.small.more', { title: t('A key that is not listed has at most so many. Numbers with ≥ may be higher: the key was not in the list all the time.') });
 		const empty = el('div.empty', { hidden: true });
-		const node = card('Top keys', el('div.end', order), head, list, empty, total);
+		const node = card(t('Top keys'), el('div.end', order), head, list, empty, total);
 		function set(asked, denied) {
 			const first = state.by === 'denied' ? denied : asked;
 			const keys = first.keys.slice(0, listLength).map((k) => ({ ...k, asked: find(asked, k), denied: find(denied, k) }));
 			const most = Math.max(1, ...keys.map((k) => Math.max(k.asked?.guaranteed ?? 0, k.denied?.guaranteed ?? 0)));
 			reconcile(list, keys, identity, newKey, (item, k) => updateKey(item, k, most));
-			setText(total, first.enabled && first.total ? `${compact(asked.total)} asked and ${compact(denied.total)} denied in all${first.floor ? `; others ${state.by} at most ${compact(first.floor)}` : ''}` : '');
+			setText(total, first.enabled && first.total ? t('{a} asked and {d} denied in all', { a: compact(asked.total), d: compact(denied.total) }) + (first.floor ? t('; others {by} at most {m}', { by: word(state.by), m: compact(first.floor) }) : '') : '');
 			const none = keys.length === 0;
 			head.hidden = none;
-			if (!first.enabled) setEmpty(empty, none, 'Top keys are off', 'This daemon runs with --top-keys 0.');
-			else if (state.by === 'denied') setEmpty(empty, none, 'No denials', 'In the last minutes no key was over its limit.');
-			else setEmpty(empty, none, 'No requests', 'Keys appear here with their first decision.');
+			if (!first.enabled) setEmpty(empty, none, t('Top keys are off'), t('This daemon runs with --top-keys 0.'));
+			else if (state.by === 'denied') setEmpty(empty, none, t('No denials'), t('In the last minutes no key was over its limit.'));
+			else setEmpty(empty, none, t('No requests'), t('Keys appear here with their first decision.'));
 			node.dataset.ranking = state.by;
 		}
 		return { node, set, show: () => order.set(state.by) };
@@ -98,9 +99,9 @@ export function open(root, context) {
 		const bars = [shareBar('accent'), shareBar('denied')];
 		const whole = !k.key_base64 && !k.truncated;
 		const body = [
-			el('span.rank-key', keyNode(k.key_base64 ? atobText(k.key_base64) : k.key), k.truncated ? el('span.tag', 'shortened') : null),
+			el('span.rank-key', keyNode(k.key_base64 ? atobText(k.key_base64) : k.key), k.truncated ? el('span.tag', t('shortened')) : null),
 			...['asked', 'denied'].map((by) => el('span.rank-count', { 'data-count': by }, el('b'), el('span.muted'))),
-			el('span.rank-rule.muted', k.rule === '' ? limitText(k.limit) || 'limits in requests' : k.rule),
+			el('span.rank-rule.muted', k.rule === '' ? limitText(k.limit) || t('limits in requests') : k.rule),
 			el('span.rank-bars', bars),
 		];
 		const item = el('li', whole ? el('a.rank', { href: address('keys', parameters(targetOf(k))) }, body) : el('div.rank', body));
@@ -114,7 +115,7 @@ export function open(root, context) {
 			const [count, about] = item.querySelectorAll('.rank-count')[i].children;
 			setText(count, !n ? '–' : n.guaranteed === n.count ? integer(n.count) : `≥${integer(n.guaranteed)}`);
 			count.classList.toggle('zero', !n?.count);
-			setText(about, n?.count ? `${percent(n.share)}${i === 1 && n.shadowed ? `, ${integer(n.shadowed)} shadow` : ''}` : '');
+			setText(about, n?.count ? `${percent(n.share)}${i === 1 && n.shadowed ? `, ${t('{n} shadow', { n: n.shadowed })}` : ''}` : '');
 			item.bars[i].set((n?.guaranteed ?? 0) / most);
 		});
 		item.classList.toggle('selected', k.key === state.key);
@@ -125,22 +126,20 @@ export function open(root, context) {
 	const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: k.limit ?? '' } : { key: k.key, keyrule: k.rule, limit: '' });
 
 	function newInspector() {
-		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: '42, or user=42' });
+		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: t('42, or user=42') });
 		const results = el('div.results');
 		const known = el('div.states');
 		const idle = el('div.states');
 		const idleTitle = el('summary');
-		const folded = el('details.acts', idleTitle, idle); // where nothing is known of the key
+		const folded = el('details.folded', idleTitle, idle); // where nothing is known of the key
 		const problem = el('p.problem', { role: 'alert', hidden: true });
-		const note = el('p.done', { role: 'status', hidden: true });
-		const clear = el('button.ghost.end', { type: 'button', onclick: () => change({ key: '', keyrule: '', limit: '' }) }, 'clear');
-		const form = el('form.inspect-form', { onsubmit: submit }, el('div.grow', field('Key', key)), el('button', { type: 'submit' }, 'Inspect'));
-		const node = card('Inspector', clear, form, problem, note, results);
+		const clear = el('button.ghost.end', { type: 'button', onclick: () => change({ key: '', keyrule: '', limit: '' }) }, t('clear'));
+		const form = el('form.inspect-form', { onsubmit: submit }, el('div.grow', field(t('Key'), key)), el('button', { type: 'submit' }, t('Inspect')));
+		const node = card(t('Inspector'), clear, form, problem, results);
 		node.classList.add('inspector');
 
 		function submit(event) {
 			event.preventDefault();
-			note.hidden = true;
 			change({ key: key.value, keyrule: state.rule === requestLimits ? '' : state.rule, limit: '' });
 		}
 
@@ -149,12 +148,11 @@ export function open(root, context) {
 			clear.hidden = !state.key;
 			if (results.dataset.for !== target()) {
 				results.dataset.for = target();
-				note.hidden = true;
 				known.replaceChildren();
 				idle.replaceChildren();
 				folded.open = false;
-				results.replaceChildren(state.key ? el('p.muted', 'Asking …') : el('div.empty',
-					el('strong', 'No key chosen'), 'Choose one of the list, or write one: its state under each rule is shown here.'));
+				results.replaceChildren(state.key ? el('p.muted', t('Asking …')) : el('div.empty',
+					el('strong', t('No key chosen')), t('Choose one of the list, or write one: its state under each rule is shown here.')));
 			}
 		}
 
@@ -185,7 +183,7 @@ export function open(root, context) {
 
 		function showStates(answer) {
 			if (answer.states.length === 0) {
-				results.replaceChildren(el('div.empty', el('strong', 'No such key'), 'It has the form of no rule’s keys. Write it as the rule does: user=42, or its values alone.'));
+				results.replaceChildren(el('div.empty', el('strong', t('No such key')), t('It has the form of no rule’s keys. Write it as the rule does: user=42, or its values alone.')));
 				return;
 			}
 			if (!known.isConnected) results.replaceChildren(known, folded);
@@ -196,7 +194,8 @@ export function open(root, context) {
 				reconcile(node, list, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s));
 			}
 			folded.hidden = rest.length === 0;
-			setText(idleTitle, `Nothing is charged to it under ${plural(rest.length, 'rule')}${answer.more ? ' and more' : ''}`);
+			setText(idleTitle, answer.more ? t('Nothing is charged to it under {n} rule and more|Nothing is charged to it under {n} rules and more', { n: rest.length })
+				: t('Nothing is charged to it under {n} rule|Nothing is charged to it under {n} rules', { n: rest.length }));
 		}
 
 		function newState(first) {
@@ -205,62 +204,86 @@ export function open(root, context) {
 			const tag = el('span');
 			const facts = el('dl.state-facts');
 			const last = el('div.last');
-			const acting = newActions(first);
-			let override = null;
-			const ending = newForm('End this override', {}, [['End it', 'danger', async (reason) => {
-				const { rule, key, limit } = override;
-				const ended = await remove('v1/overrides', { rule, key, reason });
-				say(`Ended: ${limit} of ${key}.`);
-				return ended;
-			}]]);
+			const acting = el('div.acts');
 			const card = el('article.state',
-				el('header', el('strong', first.rule ?? 'limit in requests'), first.mode === 'shadow' ? el('span.tag.shadow', 'shadow') : null, tag, el('code', limitText(first.limit))),
+				el('header', el('strong', first.rule ?? t('limit in requests')), first.mode === 'shadow' ? el('span.tag.shadow', t('shadow')) : null, tag, el('code', limitText(first.limit))),
 				el('p.state-key', keyNode(first.key)), el('div.gauge', left, gauge), facts, last, acting);
 			card.set = (s) => {
 				const { decision: d, seen } = s;
-				override = s.override ?? null;
+				const override = s.override ?? null;
 				const banned = override?.limit === 'ban';
 				const free = override?.limit === 'unlimited';
-				setText(left, banned ? 'banned' : free ? 'unlimited' : `${integer(d.remaining)} of ${integer(d.limit)} left`);
+				setText(left, banned ? t('banned') : free ? t('unlimited') : leftText(d));
 				gauge.set(banned ? 0 : free ? 1 : d.limit ? d.remaining / d.limit : 0);
 				card.classList.toggle('out', !s.would_allow);
 				tag.replaceChildren(...(override ? [overrideTag(override)] : []));
-				const list = [['Next request', s.would_allow ? 'would be allowed' : s.retry_after === null ? 'denied for good' : `denied for ${seconds(s.retry_after)}`]];
-				if (!banned && !free) list.push(['Full again', d.reset_after ? `in ${seconds(d.reset_after)}` : 'is full']);
+				const list = [[t('Next request'), s.would_allow ? t('would be allowed') : s.retry_after === null ? t('denied for good') : t('denied for {time}', { time: seconds(s.retry_after) })]];
+				if (!banned && !free) list.push([t('Full again'), d.reset_after ? t('in {time}', { time: seconds(d.reset_after) }) : t('is full')]);
 				if (override) list.push(...overrideFacts(override));
-				if (seen?.asked) list.push(['Asked lately', countText(seen.asked)]);
-				if (seen?.denied) list.push(['Denied lately', countText(seen.denied)]);
+				if (seen?.asked) list.push([t('Asked lately'), countText(seen.asked)]);
+				if (seen?.denied) list.push([t('Denied lately'), countText(seen.denied)]);
 				facts.replaceChildren(...list.map(([name, value]) => el('div', el('dt', name), el('dd', value))));
 				last.replaceChildren(...(seen?.last?.length ? [lastDecisions(seen.last)] : []));
 				acting.hidden = !actions;
-				if (!actions || !override) ending.remove();
-				else if (!ending.isConnected) acting.before(ending);
+				reconcile(acting, actionsOf(s), (a) => a[0], ([name, label, kind]) => el('button', { type: 'button', name, class: kind, onclick: () => acting.works[name]() }, label), () => {});
+				acting.works = Object.fromEntries(actionsOf(s).map(([name, , , work]) => [name, work]));
 			};
 			return card;
 		}
 
-		function say(text) {
-			setText(note, text);
-			note.hidden = false;
+		// actionsOf returns what can be done to a key in this state: [name, label, class, work] each.
+		function actionsOf(s) {
+			const own = s.override;
+			const target = { rule: s.rule, key: s.key };
+			const settles = !s.rule || limited.find((r) => r.name === s.rule)?.settings?.some(({ name }) => name === 'settle');
+			return [
+				...(own ? [['end', own.limit === 'ban' ? t('End the ban') : t('End the override'), 'danger', () => endOverride(context, own)]] : []),
+				...(own ? [['change', t('Change'), '', () => setOverride(context, { rule: own.rule, key: own.key, limit: own.limit }, own)]] : []),
+				...(s.rule && !own ? [['override', t('Override'), '', () => setOverride(context, target, null)]] : []),
+				...(s.rule && !own ? [['ban', t('Ban'), '', () => setOverride(context, { ...target, limit: 'ban', for: '1h' }, null)]] : []),
+				['refund', t('Refund'), '', () => refund(s)],
+				...(settles ? [['settle', t('Settle'), '', () => settle(s)]] : []),
+				['reset', t('Reset'), 'danger', () => reset(s)],
+			];
 		}
 
-		function newForm(title, fields, buttons) {
-			return actionForm(context, title, fields, buttons, () => { polls = 0; context.pollNow(); });
-		}
+		const named = (s) => ({ key: el('b', keyNode(s.key)), rule: s.rule ? el('b', s.rule) : el('code', limitText(s.limit)), left: el('b', leftText(s.decision)) });
+		const noUndo = () => el('span.muted', ` ${t('It cannot be undone.')}`);
 
-		// newActions refunds and resets.
-		function newActions(s) {
-			const units = el('input', { type: 'number', min: '1', step: '1', value: '1', name: 'units' });
+		// actOn asks about an action on what is charged to a key, and says what is left after it.
+		function actOn(s, action, call, done) {
 			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: s.limit, key: s.key };
-			const act = (work, done) => async (reason) => {
-				const after = await work({ ...query, reason });
-				say(`${done}: ${integer(after.decision.remaining)} of ${integer(after.decision.limit)} left${after.override?.limit === 'ban' ? ', and still banned' : ''}.`);
-				return after;
-			};
-			return newForm('Refund or reset', { beside: el('div.units', field('Units', units)) }, [
-				['Refund', '', act((q) => post('v1/keys', { ...q, units: units.value }), 'Refunded')],
-				['Reset', 'danger', act((q) => remove('v1/keys', q), 'Reset')],
-			]);
+			act(context, {
+				...action, work: (reason) => call({ ...query, reason }),
+				done: (after) => [`${done}: ${leftText(after.decision)}${after.override?.limit === 'ban' ? `, ${t('and still banned')}` : ''}.`],
+			});
+		}
+
+		const unitsInput = (value, min) => el('input', { type: 'number', min, step: '1', value, name: 'units', required: true });
+
+		function refund(s) {
+			const units = unitsInput('1', '1');
+			actOn(s, {
+				title: t('Refund units?'), yes: t('Yes, refund'), kind: 'primary', fields: el('div.units', field(t('Units'), units)),
+				will: () => (units.validity.valid ? [...tn('This will refund up to {n} unit to {key} under {rule}. Now: {left}.|This will refund up to {n} units to {key} under {rule}. Now: {left}.', { ...named(s), n: Number(units.value) }), noUndo()] : null),
+			}, (query) => post('v1/keys', { ...query, units: units.value }), t('Refunded'));
+		}
+
+		function settle(s) {
+			const units = unitsInput('0', '0');
+			const id = el('input.mono', { name: 'id', spellcheck: 'false', autocomplete: 'off', required: true });
+			actOn(s, {
+				title: t('Settle a take?'), yes: t('Yes, settle'), kind: 'primary', fields: el('div.override-form', field(t('ID of the take'), id), field(t('Units that were used'), units)),
+				will: () => (units.validity.valid && id.value ? tn('This will make the take {id} from {key} under {rule} cost {n} unit: less than it took is refunded, more is charged. Now: {left}. It can be settled again.|This will make the take {id} from {key} under {rule} cost {n} units: less than it took is refunded, more is charged. Now: {left}. It can be settled again.',
+					{ ...named(s), id: el('code', id.value), n: Number(units.value) }) : null),
+			}, (query) => post('v1/keys', { ...query, settle: id.value, units: units.value }), t('Settled'));
+		}
+
+		function reset(s) {
+			actOn(s, {
+				title: t('Reset this key?'), yes: t('Yes, reset it'), kind: 'danger',
+				will: () => [...tn('This will refund all that is charged to {key} under {rule}. Now: {left}; then nothing is charged.', named(s)), noUndo()],
+			}, (query) => remove('v1/keys', query), t('Reset'));
 		}
 
 		return { node, show, poll };
@@ -268,9 +291,9 @@ export function open(root, context) {
 
 	function newAudit() {
 		const body = el('tbody');
-		const empty = el('div.empty', el('strong', 'No actions yet'), 'Refunds, resets and changes of overrides, done or refused, are listed here and in the audit log.');
-		const list = table('audit', ['When', 'Actor', 'Action', 'Key', 'Change', 'Reason', 'Result'], body);
-		const node = card('Recent actions', null, list, empty);
+		const empty = el('div.empty', el('strong', t('No actions yet')), t('Refunds, resets and changes of overrides, done or refused, are listed here and in the audit log.'));
+		const list = table('audit', [t('When'), t('Actor'), t('Action'), t('Key'), t('Change'), t('Reason'), t('Result')], body);
+		const node = card(t('Recent actions'), null, list, empty);
 		function set(entries) {
 			empty.hidden = entries.length > 0;
 			list.hidden = entries.length === 0;
@@ -285,13 +308,14 @@ export function open(root, context) {
 			polls = 0;
 			show();
 		},
+		refresh: () => { polls = 0; },
 		async poll() {
 			const slow = polls++ % slowPolls === 0;
 			const query = topQuery();
 			const [byAsked, byDenied] = await Promise.all(['asked', 'denied'].map((by) => get('v1/top', { ...query, by, n: lookupLength })));
 			if (JSON.stringify(query) === JSON.stringify(topQuery())) { // no other scope or rule was chosen meanwhile
 				ranking.set(byAsked, byDenied);
-				setText(since, byAsked.enabled ? `since ${time(byAsked.since)}, ${byAsked.sampling > 1 ? `1 in ${byAsked.sampling} sampled` : 'every decision counted'}` : '');
+				setText(since, byAsked.enabled ? `${t('since {time}', { time: time(byAsked.since) })}, ${byAsked.sampling > 1 ? t('1 in {d} sampled', { d: String(byAsked.sampling) }) : t('every decision counted')}` : '');
 				root.dataset.time = byAsked.time;
 			}
 			await inspector.poll();
@@ -307,34 +331,35 @@ export function open(root, context) {
 	async function pollSlow() {
 		const [rules, log, live] = await Promise.all([get('rules'), get('v1/audit'), get('v1/live', { rules: 0 })]);
 		scope.hidden = live.store.kind !== 'redis';
-		known = rules.rules.filter((r) => !r.unlimited).map((r) => r.name);
+		limited = rules.rules.filter((r) => !r.unlimited);
 		showRuleChoice();
 		audit.set(log.entries);
 	}
 }
 
-const countText = (c) => (c.count === c.guaranteed ? integer(c.count) : `${integer(c.guaranteed)} to ${integer(c.count)}`);
+const leftText = (d) => t('{a} of {b} left', { a: d.remaining, b: d.limit });
+const countText = (c) => (c.count === c.guaranteed ? integer(c.count) : t('{a} to {b}', { a: c.guaranteed, b: c.count }));
 
 // lastDecisions draws the last decisions, the newest first.
 function lastDecisions(list) {
-	return el('div', el('p.field-label', 'Last decisions here'),
+	return el('div', el('p.field-label', t('Last decisions here')),
 		el('ol.decisions', list.map((d) => el('li', { class: `decision decision-${d.outcome}` },
-			el('span.muted', time(d.time)), el('span', d.outcome), el('span.muted', `cost ${integer(d.cost)}, ${integer(d.remaining)} left`)))));
+			el('span.muted', time(d.time)), el('span', word(d.outcome)), el('span.muted', t('cost {c}, {r} left', { c: d.cost, r: d.remaining }))))));
 }
 
 function auditRow(e) {
 	const target = e.target ?? {};
-	const part = e.action.startsWith('override.') ? (s) => s?.limit ?? 'the rule' : (s) => s?.remaining ?? '?';
+	const part = e.action.startsWith('override.') ? (s) => s?.limit ?? t('the rule') : (s) => s?.remaining ?? '?';
 	const change = e.before || e.after ? `${part(e.before)} → ${part(e.after)}` : '';
 	const kind = { done: 'accent', refused: 'warn', unknown: 'warn', failed: 'denied' }[e.result] ?? '';
 	return el('tr', null,
 		el('td.nowrap', time(e.time)),
-		el('td', e.actor?.name || (e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),
-		el('td.nowrap', e.action, el('span.sub.muted', e.api === 'admin' ? '' : e.api)),
+		el('td', e.actor?.name || word(e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),
+		el('td.nowrap', word(e.action), el('span.sub.muted', e.api === 'admin' ? '' : e.api)),
 		el('td', keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', target.rule ?? target.limit ?? '')),
-		el('td.change', change, el('span.sub.muted', e.units ? plural(e.units, 'unit') : e.after?.expires ? `until ${time(e.after.expires)}` : '')),
+		el('td.change', change, el('span.sub.muted', e.units ? t('{n} unit|{n} units', { n: e.units }) : e.after?.expires ? t('until {time}', { time: time(e.after.expires) }) : '')),
 		el('td.reason', e.reason ?? ''),
-		el('td', el('span', { class: `tag ${kind}` }, e.result), el('span.sub.muted', e.detail ?? '')));
+		el('td', el('span', { class: `tag ${kind}` }, word(e.result)), el('span.sub.muted', e.detail ?? '')));
 }
 
 const atobText = (text) => { try { return atob(text); } catch { return text; } };

@@ -3,22 +3,23 @@
 import { get } from './api.js';
 import { latencyRange, rateChart, shareBar, sparkline } from './chart.js';
 import { card, el, reconcile, segmented, setAttribute, setEmpty, setText, table } from './dom.js';
-import { bytes, compact, integer, percent, plural, rate, seconds, time } from './format.js';
+import { bytes, compact, integer, percent, rate, seconds, time } from './format.js';
+import { t, word } from './language.js';
 
-const windows = [['2m', '2 min', 'The last two minutes, by the second'], ['1h', '1 hour', 'The last hour, by ten seconds'], ['1d', '1 day', 'The last day, by five minutes']];
-const storeNames = { memory: 'Memory', redis: 'Redis', postgresql: 'PostgreSQL', mysql: 'MySQL', sqlite: 'SQLite' };
-const scopes = [['daemon', 'This daemon'], ['all', 'All daemons', 'All daemons on the same Redis']];
+const windows = [['2m', t('2 min'), t('The last two minutes, by the second')], ['1h', t('1 hour'), t('The last hour, by ten seconds')], ['1d', t('1 day'), t('The last day, by five minutes')]];
+const storeNames = { memory: t('Memory'), redis: 'Redis', postgresql: 'PostgreSQL', mysql: 'MySQL', sqlite: 'SQLite' };
+const scopes = [['daemon', t('This daemon')], ['all', t('All daemons'), t('All daemons on the same Redis')]];
 const mostRows = 200;
 
 // The columns of the table of rules: a title, and the order by which the daemon sorts.
 const columns = [
-	{ title: 'Rule', sort: 'name' },
-	{ title: 'Trend' },
-	{ title: 'Decisions/s', sort: 'decisions', numeric: true },
-	{ title: 'Denied', sort: 'denied', numeric: true, counted: true },
-	{ title: 'Denied share', sort: 'denied_share', numeric: true, counted: true },
-	{ title: 'Shadow share', sort: 'shadow_share', numeric: true, counted: true },
-	{ title: 'Errors', sort: 'errors', numeric: true, counted: true },
+	{ title: t('Rule'), sort: 'name' },
+	{ title: t('Trend') },
+	{ title: t('Decisions/s'), sort: 'decisions', numeric: true },
+	{ title: t('Denied'), sort: 'denied', numeric: true, counted: true },
+	{ title: t('Denied share'), sort: 'denied_share', numeric: true, counted: true },
+	{ title: t('Shadow share'), sort: 'shadow_share', numeric: true, counted: true },
+	{ title: t('Errors'), sort: 'errors', numeric: true, counted: true },
 ];
 
 // limitText is a limit without its name, to show. Its state is found by the whole text only.
@@ -28,14 +29,14 @@ export function open(root, context) {
 	let state = {};
 	let typing = 0;
 
-	const windowChoice = segmented('Window', windows, (window) => change({ window }));
-	const scopeChoice = segmented('Scope', scopes, (scope) => change({ scope }));
+	const windowChoice = segmented(t('Window'), windows, (window) => change({ window }));
+	const scopeChoice = segmented(t('Scope'), scopes, (scope) => change({ scope }));
 	const daemon = el('span.muted.daemon');
-	const figures = ['Decisions', 'Denied', 'Errors', 'Latency', 'Memory'].map(newFigure);
+	const figures = [['decisions', t('Decisions')], ['denied', t('Denied')], ['errors', t('Errors')], ['latency', t('Latency')], ['memory', t('Memory')]].map(newFigure);
 	const chart = rateChart();
 	const totals = newTotals();
 	const listeners = el('tbody');
-	const calls = el('th.numeric', 'Calls');
+	const calls = el('th.numeric', t('Calls'));
 	const storeBody = el('div.facts');
 	const daemons = newDaemons();
 	const rows = el('tbody');
@@ -43,20 +44,20 @@ export function open(root, context) {
 	const none = el('div.empty', { hidden: true });
 	const heads = columns.map(newHead);
 	const filter = el('input', {
-		type: 'search', placeholder: 'Filter rules', 'aria-label': 'Filter rules', name: 'filter', class: 'filter', maxlength: '200',
+		type: 'search', placeholder: t('Filter rules'), 'aria-label': t('Filter rules'), name: 'filter', class: 'filter', maxlength: '200',
 		oninput: () => { clearTimeout(typing); typing = setTimeout(() => change({ filter: filter.value }), 150); },
 	});
 
 	root.append(
 		el('div.toolbar', windowChoice, scopeChoice, daemon),
-		el('section.figures', { 'aria-label': 'Now' }, figures.map((f) => f.node)),
-		el('section.card', { 'aria-label': 'Decisions a second' }, chart.node, totals.node),
+		el('section.figures', { 'aria-label': t('Now') }, figures.map((f) => f.node)),
+		el('section.card', { 'aria-label': t('Decisions a second') }, chart.node, totals.node),
 		el('div.columns',
-			card('Latency by listener', null, table('listeners', ['Listener', el('th.numeric.optional', 'Connections'), calls, '>p50', el('th.numeric.optional', 'p90'), '>p99',
-				el('th.wide', el('span.scale', el('span', '1 µs'), el('span', '1 ms'), el('span', '1 s')))], listeners)),
-			card('Store', null, storeBody)),
+			card(t('Latency by listener'), null, table('listeners', [t('Listener'), el('th.numeric.optional', t('Connections')), calls, '>p50', el('th.numeric.optional', 'p90'), '>p99',
+				el('th.wide', el('span.scale', [1e-6, 1e-3, 1].map((s) => el('span', seconds(s)))))], listeners)),
+			card(t('Store'), null, storeBody)),
 		daemons.node,
-		card('Rules', el('div.end', filter), table('rule-rows', heads.map((h) => h.node), rows), none, more));
+		card(t('Rules'), el('div.end', filter), table('rule-rows', heads.map((h) => h.node), rows), none, more));
 
 	function newHead(column) {
 		const button = column.sort
@@ -78,15 +79,15 @@ export function open(root, context) {
 		windowChoice.set(state.window);
 		scopeChoice.set(state.scope);
 		const span = windows.find(([w]) => w === state.window)[1];
-		setText(calls, `Calls in ${span}`);
-		heads.filter((h) => h.column.counted).forEach((h) => { h.node.title = `In the last ${span}`; });
+		setText(calls, t('Calls in {span}', { span }));
+		heads.filter((h) => h.column.counted).forEach((h) => { h.node.title = t('In the last {span}', { span }); });
 		if (document.activeElement !== filter) filter.value = state.filter;
 		for (const { column, node } of heads) setAttribute(node, 'aria-sort', column.sort === state.sort ? (column.sort === 'name' ? 'ascending' : 'descending') : null);
 	}
 
 	function showLive(live) {
 		scopeChoice.hidden = live.store.kind !== 'redis';
-		setText(daemon, `${live.daemon} · ${live.version} · since ${time(live.started)}`);
+		setText(daemon, `${live.daemon} · ${live.version} · ${t('since {time}', { time: time(live.started) })}`);
 		showFigures(live);
 		if (live.series.allowed?.length) chart.set(live.series);
 		totals.set(live);
@@ -99,13 +100,14 @@ export function open(root, context) {
 
 	function showFigures(live) {
 		const r = live.rates;
-		figures[0].set(rate(r.decisions), 'a second, over 10 s');
-		figures[1].set(rate(r.denied), `a second, over 10 s, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
-		figures[2].set(rate(r.errors), 'a second, over 10 s', r.errors > 0 ? 'error' : '');
+		const perSecond = t('a second, over 10 s');
+		figures[0].set(rate(r.decisions), perSecond);
+		figures[1].set(rate(r.denied), `${perSecond}, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
+		figures[2].set(rate(r.errors), perSecond, r.errors > 0 ? 'error' : '');
 		const busiest = live.listeners.filter((l) => l.name !== 'admin' && l.p99 !== null).sort((a, b) => b.calls - a.calls)[0];
-		if (busiest) figures[3].set(seconds(busiest.p99), `p99 of ${busiest.name}, over ${windows.find(([w]) => w === state.window)[1]}`);
-		else figures[3].set('–', 'no calls yet');
-		figures[4].set(bytes(live.process.heap_bytes ?? 0), `heap, ${bytes(live.process.total_bytes ?? 0)} held`);
+		if (busiest) figures[3].set(seconds(busiest.p99), t('p99 of {listener}, over {span}', { listener: busiest.name, span: windows.find(([w]) => w === state.window)[1] }));
+		else figures[3].set('–', t('no calls yet'));
+		figures[4].set(bytes(live.process.heap_bytes ?? 0), t('heap, {size} held', { size: bytes(live.process.total_bytes ?? 0) }));
 	}
 
 	function showListeners(live) {
@@ -122,47 +124,47 @@ export function open(root, context) {
 	function showStore(store) {
 		const down = store.shards.filter((s) => s.state !== 'up');
 		const facts = [
-			['Kind', storeNames[store.kind]],
-			['State', store.degraded ? el('span.tag.warn', 'degraded') : el('span.tag.accent', 'up')],
+			[t('Kind'), storeNames[store.kind]],
+			[t('State'), store.degraded ? el('span.tag.warn', t('degraded')) : el('span.tag.accent', t('up'))],
 		];
-		if (store.shards.length > 0) facts.push([plural(store.shards.length, 'shard'), shardPicture(store.shards, down)]);
+		if (store.shards.length > 0) facts.push([t('{n} shard|{n} shards', { n: store.shards.length }), shardPicture(store.shards, down)]);
 		if (store.kind !== 'memory') {
 			const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
-			facts.push(['State losses since the start', lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
-			facts.push(['Failed calls since the start', integer(store.errors)]);
-			if (store.refusals) facts.push(['Refused calls since the start', el('span.tag.denied', integer(store.refusals))]);
+			facts.push([t('State losses since the start'), lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${word(l.reason.replace('_', ' '))}`).join(', '))]);
+			facts.push([t('Failed calls since the start'), integer(store.errors)]);
+			if (store.refusals) facts.push([t('Refused calls since the start'), el('span.tag.denied', integer(store.refusals))]);
 		}
 		const m = store.memory;
 		if (m) {
-			facts.push([store.kind === 'memory' ? 'Keys' : 'Fallback keys', `${integer(m.keys)} of ${compact(m.max_keys)}`]);
-			facts.push(['Under limits in requests', integer(m.request_limit_keys)]);
-			facts.push(['Logs and windows', `${bytes(m.bytes)}${m.max_bytes ? ` of ${bytes(m.max_bytes)}` : ''}`]);
-			facts.push(['Overflow decisions since the start', m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);
+			facts.push([store.kind === 'memory' ? t('Keys') : t('Fallback keys'), t('{a} of {b}', { a: m.keys, b: compact(m.max_keys) })]);
+			facts.push([t('Under limits in requests'), integer(m.request_limit_keys)]);
+			facts.push([t('Logs and windows'), m.max_bytes ? t('{a} of {b}', { a: bytes(m.bytes), b: bytes(m.max_bytes) }) : bytes(m.bytes)]);
+			facts.push([t('Overflow decisions since the start'), m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);
 		}
 		storeBody.replaceChildren(...facts.map(([name, value]) => el('div.fact', el('span.muted', name), el('span', value))));
 	}
 
 	function shardPicture(shards, down) {
-		if (shards.length > 64) return down.length ? el('span.tag.denied', `${down.length} down`) : 'all up';
-		return el('span.shards', { role: 'img', 'aria-label': down.length ? `${down.length} down` : 'all up' },
-			shards.map((s) => el('span', { class: `shard shard-${s.state}`, title: `Shard ${s.shard}: ${s.state}${s.error ? `, ${s.error}` : ''}` })));
+		if (shards.length > 64) return down.length ? el('span.tag.denied', t('{n} down', { n: down.length })) : t('all up');
+		return el('span.shards', { role: 'img', 'aria-label': down.length ? t('{n} down', { n: down.length }) : t('all up') },
+			shards.map((s) => el('span', { class: `shard shard-${s.state}`, title: `${t('Shard {shard}', { shard: String(s.shard) })}: ${word(s.state)}${s.error ? `, ${s.error}` : ''}` })));
 	}
 
 	function showRules(live) {
 		reconcile(rows, live.rules, (r) => r.name, newRow, updateRow);
-		if (state.filter) setEmpty(none, live.rules.length === 0, 'No rule matches', 'The filter is in the name of none.');
-		else setEmpty(none, live.rules.length === 0, 'No rules', 'Rules appear here, and limits in requests with their first decision.');
+		if (state.filter) setEmpty(none, live.rules.length === 0, t('No rule matches'), t('The filter is in the name of none.'));
+		else setEmpty(none, live.rules.length === 0, t('No rules'), t('Rules appear here, and limits in requests with their first decision.'));
 		const hidden = (live.rules_matching ?? live.rules.length) - live.rules.length;
 		more.hidden = hidden <= 0;
-		setText(more, `${plural(hidden, 'more rule')}; filter to see them.`);
+		setText(more, t('{n} more rule; filter to see it.|{n} more rules; filter to see them.', { n: hidden }));
 	}
 
 	function newRow(rule) {
 		const denied = shareBar('denied'), shadow = shareBar('shadow');
 		const row = el('tr', null,
 			el('th', { scope: 'row' },
-				el('a.rule-link', { href: `#/keys?${new URLSearchParams({ rule: rule.name === '' ? '-' : rule.name })}` }, rule.name === '' ? 'limits in requests' : rule.name),
-				el('code.rule-limit'), el('span.tag.shadow', { hidden: true }, 'shadow')),
+				el('a.rule-link', { href: `#/keys?${new URLSearchParams({ rule: rule.name === '' ? '-' : rule.name })}` }, rule.name === '' ? t('limits in requests') : rule.name),
+				el('code.rule-limit'), el('span.tag.shadow', { hidden: true }, t('shadow'))),
 			el('td.wide'), el('td.numeric'), el('td.numeric'),
 			el('td.numeric.share', denied, el('span')), el('td.numeric.share', shadow, el('span')), el('td.numeric'));
 		Object.assign(row, { denied, shadow });
@@ -208,10 +210,10 @@ export function open(root, context) {
 	};
 }
 
-function newFigure(name) {
+function newFigure([name, title]) {
 	const value = el('span.figure-value', '–');
 	const note = el('span.figure-note');
-	const node = el('div.figure', { 'data-figure': name.toLowerCase() }, el('span.figure-name', name), value, note);
+	const node = el('div.figure', { 'data-figure': name }, el('span.figure-name', title), value, note);
 	return {
 		node,
 		set(text, about, kind) {
@@ -226,10 +228,10 @@ function newFigure(name) {
 // its rate here, over the ten seconds that the page has seen last.
 function newTotals() {
 	const names = ['allowed', 'denied', 'shadowed', 'errors', 'banned', 'unmatched'];
-	const about = { banned: 'Of those denied, requests of banned keys', unmatched: 'Requests that no rule matched' };
+	const about = { banned: t('Of those denied, requests of banned keys'), unmatched: t('Requests that no rule matched') };
 	const values = Object.fromEntries(names.map((name) => [name, el('b', { 'data-total': name }, '–')]));
 	const rates = Object.fromEntries(Object.keys(about).map((name) => [name, el('span', { 'data-rate': name })]));
-	const node = el('p.totals.muted', 'Since the start: ', names.map((name) => el('span', { title: about[name] }, values[name], ` ${name}`, rates[name])));
+	const node = el('p.totals.muted', t('Since the start:'), ' ', names.map((name) => el('span', { title: about[name] }, values[name], ` ${word(name)}`, rates[name])));
 	let seen = [];
 	return {
 		node,
@@ -247,7 +249,7 @@ function newTotals() {
 
 function newDaemons() {
 	const body = el('tbody');
-	const node = card('Daemons', null, table('daemons', ['Daemon', 'Version', 'Last heard of', '>Decisions/s', '>Denied/s'], body));
+	const node = card(t('Daemons'), null, table('daemons', [t('Daemon'), t('Version'), t('Last heard of'), `>${t('Decisions/s')}`, `>${t('Denied/s')}`], body));
 	node.hidden = true;
 	return {
 		node,
@@ -255,7 +257,7 @@ function newDaemons() {
 			node.hidden = live.scope !== 'all' || !live.daemons;
 			if (node.hidden) return;
 			reconcile(body, live.daemons, (d) => d.name,
-				() => el('tr', el('th', { scope: 'row', class: 'mono' }), el('td'), el('td', el('span'), ' ', el('span.tag.warn', 'missing')), el('td.numeric'), el('td.numeric')),
+				() => el('tr', el('th', { scope: 'row', class: 'mono' }), el('td'), el('td', el('span'), ' ', el('span.tag.warn', t('missing'))), el('td.numeric'), el('td.numeric')),
 				(row, d) => {
 					setText(row.children[0], d.name);
 					setText(row.children[1], d.version);

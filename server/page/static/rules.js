@@ -3,7 +3,8 @@
 
 import { get } from './api.js';
 import { card, el, field, reconcile, setEmpty, setText, table } from './dom.js';
-import { ago, compact, plural, time } from './format.js';
+import { ago, compact, time } from './format.js';
+import { t } from './language.js';
 import { limitText } from './live.js';
 
 const slowPolls = 2;
@@ -16,7 +17,7 @@ const escapeEntry = (text) => text.replace(/[\\|=]/g, '\\$&');
 function parseEntries(text) {
 	return text.split('\n').map((line) => line.replace(/\r$/, '')).filter((line) => line !== '').map((line) => {
 		const at = line.indexOf('=');
-		if (at < 1) throw new Error(`“${line}” is no entry: write one a line, such as user=42.`);
+		if (at < 1) throw new Error(t('“{line}” is no entry: write one a line, such as user=42.', { line }));
 		return `${escapeEntry(line.slice(0, at))}=${escapeEntry(line.slice(at + 1))}`;
 	}).join('|');
 }
@@ -29,7 +30,7 @@ export function open(root, context) {
 	let sequence = 0;
 
 	const filter = el('input', {
-		type: 'search', class: 'filter', placeholder: 'Filter rules', 'aria-label': 'Filter rules', name: 'filter',
+		type: 'search', class: 'filter', placeholder: t('Filter rules'), 'aria-label': t('Filter rules'), name: 'filter',
 		oninput: () => change({ filter: filter.value }),
 	});
 	const rows = el('tbody');
@@ -41,16 +42,16 @@ export function open(root, context) {
 		rows: '3', name: 'entries', spellcheck: 'false', placeholder: 'path=/login\nremote_address=203.0.113.9',
 		oninput: () => change({ entries: entries.value }),
 	});
-	const explanation = el('pre.explanation', { tabindex: '0', 'aria-live': 'polite', 'aria-label': 'Explanation' });
+	const explanation = el('pre.explanation', { tabindex: '0', 'aria-live': 'polite', 'aria-label': t('Explanation') });
 	const problem = el('p.problem', { role: 'alert', hidden: true });
 
 	root.append(
 		el('div.rules-top',
-			card('Which rule applies to …', null,
-				el('div.explain', el('div.explain-form', field('Domain', domain), field('Entries, one a line', entries), problem), explanation)),
-			card('Last load', null, reload)),
-		card('Rules', [count, el('div.end', filter)],
-			table('tree', ['Descriptor', 'Limit', 'Settings', '>Allowed', '>Denied', 'Where'], rows), empty));
+			card(t('Which rule applies to …'), null,
+				el('div.explain', el('div.explain-form', field(t('Domain'), domain), field(t('Entries, one a line'), entries), problem), explanation)),
+			card(t('Last load'), null, reload)),
+		card(t('Rules'), [count, el('div.end', filter)],
+			table('tree', [t('Descriptor'), t('Limit'), t('Settings'), `>${t('Allowed')}`, `>${t('Denied')}`, t('Where')], rows), empty));
 
 	function change(part) {
 		state = { ...state, ...part };
@@ -70,7 +71,7 @@ export function open(root, context) {
 		const asked = JSON.stringify([state.domain, state.entries]);
 		if (!state.domain || state.entries.trim() === '') {
 			explanation.classList.add('muted');
-			setText(explanation, 'Write the entries of a descriptor to see the rule that applies, and why others do not.');
+			setText(explanation, t('Write the entries of a descriptor to see the rule that applies, and why others do not.'));
 			explanation.dataset.ready = asked;
 			return;
 		}
@@ -95,10 +96,10 @@ export function open(root, context) {
 		const matching = answer.rules.filter((r) => `${r.name} ${r.limit ?? ''} ${r.file ?? ''}`.toLowerCase().includes(text));
 		const lines = linesOf(matching.slice(0, mostRows));
 		reconcile(rows, lines, (l) => l.id, newLine, updateLine);
-		setText(count, `${plural(matching.length, 'rule')}${matching.length > mostRows ? `, the first ${mostRows} shown` : ''}`);
+		setText(count, [t('{n} rule|{n} rules', { n: matching.length }), matching.length > mostRows ? t('the first {m} shown', { m: mostRows }) : ''].filter(Boolean).join(', '));
 		const none = matching.length === 0;
-		if (!answer.loaded) setEmpty(empty, none, 'No rules', 'This daemon runs without --rules: requests must bring their limits.');
-		else setEmpty(empty, none, 'No rule matches', 'The filter is in the name, limit or file of none.');
+		if (!answer.loaded) setEmpty(empty, none, t('No rules'), t('This daemon runs without --rules: requests must bring their limits.'));
+		else setEmpty(empty, none, t('No rule matches'), t('The filter is in the name, limit or file of none.'));
 	}
 
 	function newLine(line) {
@@ -117,7 +118,7 @@ export function open(root, context) {
 	function updateLine(row, { rule }) {
 		if (!rule) return;
 		const [, limit, settings, allowed, deniedCell, where] = row.children;
-		limit.replaceChildren(rule.unlimited ? el('span.muted', 'unlimited') : el('code', limitText(rule.limit)));
+		limit.replaceChildren(rule.unlimited ? el('span.muted', t('unlimited')) : el('code', limitText(rule.limit)));
 		settings.replaceChildren(...(rule.settings ?? []).map((s) => el('span', { class: `tag ${s.name === 'shadow' ? 'shadow' : ''}`, title: `${s.name}: ${s.text}` }, settingText(s))));
 		setText(allowed, compact(rule.counts?.allowed ?? 0));
 		setText(deniedCell, compact(rule.counts?.denied ?? 0));
@@ -127,15 +128,15 @@ export function open(root, context) {
 
 	function showReload(last) {
 		if (!last || !answer.loaded) {
-			reload.replaceChildren(el('p.muted', 'No rule files.'));
+			reload.replaceChildren(el('p.muted', t('No rule files.')));
 			return;
 		}
 		const failed = last.errors.length > 0;
 		reload.replaceChildren(
-			el('p', failed ? el('span.tag.denied', 'failed') : el('span.tag.accent', 'loaded'), ` ${time(last.time)}, ${ago(last.time)}`),
-			...(failed ? [el('p.muted', `The rules of ${time(last.loaded)} are in force.`)] : []),
+			el('p', failed ? el('span.tag.denied', t('failed')) : el('span.tag.accent', t('loaded')), ` ${time(last.time)}, ${ago(last.time)}`),
+			...(failed ? [el('p.muted', t('The rules of {time} are in force.', { time: time(last.loaded) }))] : []),
 			...last.errors.map((e) => el('p.problem', e.file ? el('code', `${e.file}${e.line ? `:${e.line}` : ''}: `) : null, e.reason)),
-			el('p.muted', `Default while the store is down: on_store_failure ${last.on_store_failure}.`));
+			el('p.muted', t('Default while the store is down: on_store_failure {mode}.', { mode: last.on_store_failure })));
 	}
 
 	function showDomains() {

@@ -5,14 +5,17 @@
 import { post } from './api.js';
 import { el, field, segmented, setAttribute, setText, svg } from './dom.js';
 import { integer, seconds } from './format.js';
+import { language, t, word } from './language.js';
+import { logTraffic } from './logtraffic.js';
 
 const traffics = [
-	['steady', 'Steady', 'One and a half times the limit, evenly spaced, for three periods'],
-	['burst', 'One burst', 'Twice the limit at one instant'],
-	['edge', 'Window edge', 'The whole limit just before a window ends, and again just after'],
-	['retry-storm', 'Retry storm', 'Twice the limit at once, again after every tenth of a period'],
-	['poisson', 'Poisson', 'The limit on average, at random, for three periods'],
-	['own', 'Own list', 'Arrivals that you write'],
+	['steady', t('Steady'), t('One and a half times the limit, evenly spaced, for three periods')],
+	['burst', t('One burst'), t('Twice the limit at one instant')],
+	['edge', t('Window edge'), t('The whole limit just before a window ends, and again just after')],
+	['retry-storm', t('Retry storm'), t('Twice the limit at once, again after every tenth of a period')],
+	['poisson', t('Poisson'), t('The limit on average, at random, for three periods')],
+	['own', t('Own list'), t('Arrivals that you write')],
+	['log', t('Own log'), t('An access log or a recording that you drop here: only this daemon gets it, and keeps nothing of it')],
 ];
 
 const examples = ['10/1s', '10/1s burst=5', '100/1m leaky-bucket', '5/day zone=Asia/Shanghai fixed-window', '600/1h sliding-log'];
@@ -31,9 +34,9 @@ const mostMarks = 2500; // in a lane, before marks become bars
 // parseArrivals reads "0, 0.5x3, 1:4": a request at 0 s, three at 0.5 s, one of cost 4.
 export function parseArrivals(text) {
 	const all = [];
-	for (const word of text.split(/[\s,;]+/).filter(Boolean)) {
-		const match = /^(\d+(?:\.\d+)?|\.\d+)(?:x(\d{1,5}))?(?::(\d{1,13}))?$/.exec(word);
-		if (!match) throw new Error(`“${word}” is no arrival: write seconds, as 0.5, three at once as 0.5x3, a cost of 4 as 0.5:4.`);
+	for (const arrival of text.split(/[\s,;]+/).filter(Boolean)) {
+		const match = /^(\d+(?:\.\d+)?|\.\d+)(?:x(\d{1,5}))?(?::(\d{1,13}))?$/.exec(arrival);
+		if (!match) throw new Error(t('“{arrival}” is no arrival: write seconds, as 0.5, three at once as 0.5x3, a cost of 4 as 0.5:4.', { arrival }));
 		const times = Math.min(Number(match[2] ?? 1), 20000);
 		for (let i = 0; i < times; i++) all.push({ at: Number(match[1]), cost: Number(match[3] ?? 1) });
 	}
@@ -54,28 +57,29 @@ export function open(root, context) {
 	const burst = el('input', { type: 'range', min: '1', step: '1', name: 'burst', oninput: dragBurst });
 	const burstValue = el('output');
 	const burstField = el('label.field.burst',
-		el('span.field-label', 'Burst ', burstValue), burst);
-	const traffic = segmented('Traffic', traffics, (value) => change({ traffic: value }));
+		el('span.field-label', t('Burst'), ' ', burstValue), burst);
+	const traffic = segmented(t('Traffic'), traffics, (value) => change({ traffic: value }));
 	const arrivals = el('textarea.mono', {
 		rows: '2', spellcheck: 'false', name: 'arrivals', oninput: () => change({ arrivals: arrivals.value }),
 	});
-	const arrivalsField = field('Arrivals', arrivals, 'Seconds; 0.5x3 is three at once, 0.5:4 one of cost 4.');
+	const arrivalsField = field(t('Arrivals'), arrivals, t('Seconds; 0.5x3 is three at once, 0.5:4 one of cost 4.'));
+	const log = logTraffic(root, context, () => { if (state.traffic !== 'log') change({ traffic: 'log' }); else run(); });
 	const problem = el('p.problem', { role: 'alert', hidden: true });
 	const about = el('p.muted.about');
 	const summary = el('p.summary', { role: 'status' });
-	const lanes = el('section.card.lanes', { 'aria-label': 'Lanes' });
+	const lanes = el('section.card.lanes', { 'aria-label': t('Lanes') });
 	const detail = el('p.detail', { role: 'status' });
 
 	root.append(
 		el('section.card.controls',
 			el('div.controls-row',
-				el('div.limit-field', field('Limit', limit),
-					el('div.chips', { role: 'group', 'aria-label': 'Examples' }, examples.map((text) =>
+				el('div.limit-field', field(t('Limit'), limit),
+					el('div.chips', { role: 'group', 'aria-label': t('Examples') }, examples.map((text) =>
 						el('button.chip.mono', { type: 'button', onclick: () => change({ limit: text }) }, text)))),
 				burstField),
 			el('div.controls-row', el('div.traffic', traffic, about)),
-			arrivalsField, problem),
-		summary, lanes, detail);
+			arrivalsField, log.node, problem),
+		summary, lanes, log.result, detail);
 
 	const resize = new ResizeObserver(() => { if (simulation) draw(); });
 	resize.observe(lanes);
@@ -100,8 +104,11 @@ export function open(root, context) {
 		if (limit.value !== state.limit) limit.value = state.limit;
 		if (arrivals.value !== state.arrivals) arrivals.value = state.arrivals;
 		traffic.set(state.traffic);
-		setText(about, `${traffics.find(([name]) => name === state.traffic)?.[2] ?? ''}.`);
+		setText(about, `${traffics.find(([name]) => name === state.traffic)?.[2] ?? ''}${t('.')}`);
 		arrivalsField.hidden = state.traffic !== 'own';
+		const isLog = state.traffic === 'log';
+		log.node.hidden = log.result.hidden = !isLog;
+		lanes.hidden = detail.hidden = summary.hidden = isLog;
 		showBurst();
 	}
 
@@ -129,6 +136,16 @@ export function open(root, context) {
 		const mine = ++sequence;
 		delete lanes.dataset.ready;
 		const own = state.traffic === 'own';
+		if (state.traffic === 'log') {
+			simulation = null;
+			try {
+				await log.run(state.limit);
+				if (mine === sequence) problem.hidden = true;
+			} catch (error) {
+				if (mine === sequence) showProblem(error, '');
+			}
+			return;
+		}
 		const asked = JSON.stringify([state.limit, state.traffic, own ? state.arrivals : '']);
 		let answer;
 		try {
@@ -142,7 +159,7 @@ export function open(root, context) {
 		simulation = answer;
 		problem.hidden = true;
 		lanes.classList.remove('stale');
-		setText(summary, answer.summary);
+		setText(summary, summarize(answer));
 		draw();
 		lanes.dataset.ready = asked;
 	}
@@ -168,20 +185,20 @@ export function open(root, context) {
 		return el('div', { class: `lane${lane.written ? ' written' : ''}`, 'data-algorithm': lane.algorithm },
 			el('div.lane-name',
 				el('strong', lane.algorithm),
-				lane.written ? el('span.tag', 'as written') : null,
+				lane.written ? el('span.tag', t('as written')) : null,
 				el('code', lane.limit)),
 			el('div.lane-picture'),
 			el('dl.lane-figures',
-				el('div', el('dt', 'passed'), el('dd.passed', { 'data-figure': 'passed' }, lane.error ? '–' : `${integer(lane.passed)} of ${integer(lane.offered)}`)),
-				el('div', el('dt', `most in any ${seconds(lane.period)}`),
+				el('div', el('dt', t('passed')), el('dd.passed', { 'data-figure': 'passed' }, lane.error ? '–' : t('{a} of {b}', { a: lane.passed, b: lane.offered }))),
+				el('div', el('dt', t('most in any {time}', { time: seconds(lane.period) })),
 					el('dd', { class: lane.exceeds ? 'most exceeds' : 'most', 'data-figure': 'most' }, lane.error ? '–' : integer(lane.most_in_period),
-						lane.exceeds ? el('span.above', ` above ${integer(lane.count)}`) : null))));
+						lane.exceeds ? el('span.above', ` ${t('above {n}', { n: lane.count })}`) : null))));
 	}
 
 	function picture(lane) {
 		const drawing = svg('svg', {
 			width: scale.width, height: laneHeight, viewBox: `0 0 ${scale.width} ${laneHeight}`, tabindex: '0', role: 'group',
-			'aria-label': `${lane.algorithm}: ${lane.passed} of ${lane.offered} passed, at most ${lane.most_in_period} in any ${seconds(lane.period)}. Arrow keys walk through the requests.`,
+			'aria-label': `${lane.algorithm}: ${t('{a} of {b} passed, at most {m} in any {time}. Arrow keys walk through the requests.', { a: lane.passed, b: lane.offered, m: lane.most_in_period, time: seconds(lane.period) })}`,
 		});
 		drawing.append(...grid(), ...worst(lane), ...edge(lane),
 			svg('line.lane-line', { x1: 0, x2: scale.width, y1: halfHeight + 1, y2: halfHeight + 1 }),
@@ -196,7 +213,7 @@ export function open(root, context) {
 	function edge(lane) {
 		if (lane.algorithm !== 'fixed-window' || !/ align=| zone=|\/(second|minute|hour|day|week|month|year)/.test(lane.limit)) return [];
 		const x = scale.x(lane.period / 2);
-		return [svg('line.edge', { x1: x, x2: x, y1: 0, y2: laneHeight }), svg('text.tick', { x: x + 6, y: laneHeight - 4 }, 'window ends')];
+		return [svg('line.edge', { x1: x, x2: x, y1: 0, y2: laneHeight }), svg('text.tick', { x: x + 6, y: laneHeight - 4 }, t('window ends'))];
 	}
 
 	const grid = () => scale.ticks.map((t) =>
@@ -211,7 +228,7 @@ export function open(root, context) {
 	}
 
 	const axisRow = () => el('div.lane.lane-axis', el('div.lane-name.legend',
-		['passed', 'delayed', 'denied'].map((kind) => el(`span.key-${kind}`, kind))), el('div.lane-picture'), el('div.lane-figures'));
+		['passed', 'delayed', 'denied'].map((kind) => el(`span.key-${kind}`, word(kind)))), el('div.lane-picture'), el('div.lane-figures'));
 
 	// tickText is a time of the axis: by the clock where the limit's windows follow a calendar.
 	function tickText(t) {
@@ -252,7 +269,7 @@ export function open(root, context) {
 		const result = lane?.results[selected.index];
 		setAttribute(detail, 'data-kind', result ? kindOf(result) : null);
 		if (!result) {
-			setText(detail, 'Click a request, or walk with the arrow keys, to see what its caller was told.');
+			setText(detail, t('Click a request, or walk with the arrow keys, to see what its caller was told.'));
 			return;
 		}
 		setText(detail, describe(lane, result, selected.index));
@@ -285,8 +302,11 @@ export function open(root, context) {
 			show();
 			run();
 		},
-		poll: () => context.pollHealth(),
-		close: () => { resize.disconnect(); clearTimeout(typing); sequence++; },
+		async poll() {
+			if (state.traffic === 'log') await log.poll();
+			await context.pollHealth();
+		},
+		close: () => { resize.disconnect(); log.close(); clearTimeout(typing); sequence++; },
 	};
 }
 
@@ -310,13 +330,26 @@ function busiest(lane) {
 	return from;
 }
 
+// summarize returns the daemon's summary, which is English, in the page's language.
+function summarize(answer) {
+	if (language === 'en') return answer.summary;
+	const written = answer.lanes.find((l) => l.written);
+	const worst = answer.lanes.reduce((a, b) => (b.exceeds && !(a?.most_in_period >= b.most_in_period) ? b : a), undefined);
+	return [written, worst === written ? undefined : worst].filter(Boolean).map((l) => {
+		const values = { algorithm: l.algorithm, a: l.passed, b: l.offered, m: l.most_in_period, time: seconds(l.period), count: l.count };
+		if (l.error) return t('{algorithm} cannot have this limit.', values);
+		return l.exceeds ? t('{algorithm} passes {a} of {b}, up to {m} in one period of {time} (limit {count}).', values)
+			: t('{algorithm} passes {a} of {b}, never more than {m} in one period of {time} (limit {count}).', values);
+	}).join('');
+}
+
 function describe(lane, r, index) {
-	const cost = r.cost === 1 ? '' : `, cost ${integer(r.cost)}`;
-	const start = `${lane.algorithm}, request ${integer(index + 1)} of ${integer(lane.results.length)}, at ${seconds(r.at)}${cost}: `;
-	if (r.allowed && r.delay > 0) return `${start}allowed, to act after ${seconds(r.delay)}, at ${seconds(actsAt(r))}.`;
-	if (r.allowed) return `${start}allowed.`;
-	if (r.retry_after === null) return `${start}denied for good: it costs more than the limit ever grants.`;
-	return `${start}denied, RetryAfter ${seconds(r.retry_after)}: alone, the same request passes at ${seconds(r.at + r.retry_after)}.`;
+	const cost = r.cost === 1 ? '' : t(', cost {c}', { c: r.cost });
+	const start = t('{algorithm}, request {a} of {b}, at {time}{cost}: ', { algorithm: lane.algorithm, a: index + 1, b: lane.results.length, time: seconds(r.at), cost });
+	if (r.allowed && r.delay > 0) return start + t('allowed, to act after {delay}, at {time}.', { delay: seconds(r.delay), time: seconds(actsAt(r)) });
+	if (r.allowed) return start + t('allowed.');
+	if (r.retry_after === null) return start + t('denied for good: it costs more than the limit ever grants.');
+	return start + t('denied, RetryAfter {wait}: alone, the same request passes at {time}.', { wait: seconds(r.retry_after), time: seconds(r.at + r.retry_after) });
 }
 
 // nearest returns the request next to a place in the picture, denied ones if it is

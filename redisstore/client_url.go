@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/penstock-io/penstock/internal/clienttls"
 	"github.com/redis/rueidis"
 )
 
@@ -158,31 +158,16 @@ func (u *parsedURL) setTLS(option *rueidis.ClientOption) error {
 	if err != nil || !secure {
 		return err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	option.TLSConfig, option.Sentinel.TLSConfig = config, config
-	if byName, err := u.flag("verify_hostname", true); err != nil {
+	config, err := clienttls.Config(u.query.Get("ca"), u.query.Get("cert"), u.query.Get("key"))
+	if err != nil {
 		return err
-	} else if !byName {
+	}
+	option.TLSConfig, option.Sentinel.TLSConfig = config, config
+	byName, err := u.flag("verify_hostname", true)
+	if err == nil && !byName {
 		verifyChainOnly(config)
 	}
-	if ca := u.query.Get("ca"); ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return fmt.Errorf("ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return fmt.Errorf("ca: no certificate in %s", ca)
-		}
-	}
-	if u.query.Has("cert") || u.query.Has("key") {
-		certificate, err := tls.LoadX509KeyPair(u.query.Get("cert"), u.query.Get("key"))
-		if err != nil {
-			return fmt.Errorf("cert and key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{certificate}
-	}
-	return nil
+	return err
 }
 
 // verifyChainOnly accepts certificates of any name, as long as they are signed by one of the

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/penstock-io/penstock/internal/atomicfile"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -53,7 +54,7 @@ func (r *remote) keep(files []rules.File) {
 	if err == nil {
 		text = append(r.id[:], text...)
 		sum := sha256.Sum256(text)
-		err = replaceFile(r.o.Keep, append(sum[:], text...))
+		err = atomicfile.Replace(r.o.Keep, append(sum[:], text...), 0o600)
 	}
 	if err != nil && r.o.OnKeepError != nil {
 		r.o.OnKeepError(err)
@@ -73,22 +74,4 @@ func checkKeep(path string) error {
 		return fmt.Errorf("Options.Keep: its directory: %w", err)
 	}
 	return nil
-}
-
-// replaceFile writes a file that is there whole or not at all.
-func replaceFile(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

@@ -10,16 +10,15 @@ package rulesource
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/clienttls"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -135,7 +134,7 @@ func parseLocation(source string) (*location, error) {
 		l.servers = append(l.servers, through+"://"+host)
 	}
 	if !l.isHTTP() && through == "https" {
-		l.tls, err = tlsConfig(l.take("ca"), l.take("cert"), l.take("key"))
+		l.tls, err = clienttls.Config(l.take("ca"), l.take("cert"), l.take("key"))
 	}
 	return l, err
 }
@@ -154,31 +153,4 @@ func (l *location) parts(want string) ([]string, error) {
 		return nil, fmt.Errorf("want %s://host/%s", l.scheme, want)
 	}
 	return parts, nil
-}
-
-// tlsConfig reads PEM files, each of which may be missing.
-func tlsConfig(ca, cert, key string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("ca: %w", err)
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("ca: %s has no certificate", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, errors.New("cert and key: want both of them or none")
-	}
-	if cert != "" {
-		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-			return nil, err
-		}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(cert, key) // which may be renewed
-			return &pair, err
-		}
-	}
-	return c, nil
 }

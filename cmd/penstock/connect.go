@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/penstock-io/penstock/internal/clienttls"
 	"github.com/penstock-io/penstock/server"
 	"github.com/spf13/cobra"
 )
@@ -175,22 +176,15 @@ const unixScheme = "unix:"
 // server on this machine may also use exactly the certificate in its settings, whatever
 // its names: it is usually made for the names that other machines use.
 func (f *connectFlags) tlsConfig(at server.ListenConfig, host string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if err := f.addClientCertificate(c, at); err != nil {
-		return nil, err
+	cert, key := f.clientCert, f.clientKey
+	if cert == "" && key == "" && at.ClientCA != "" {
+		cert, key = at.Cert, at.Key // in many networks one authority signs for both sides
 	}
-	if f.ca != "" {
-		text, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, fmt.Errorf("--ca: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--ca: no certificate in %s", f.ca)
-		}
-		return c, nil
+	c, err := clienttls.Config(f.ca, cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("--ca, --client-cert and --client-key: %w", err)
 	}
-	if at.Cert == "" {
+	if f.ca != "" || at.Cert == "" {
 		return c, nil
 	}
 	own, err := readCertificate(at.Cert)
@@ -200,26 +194,6 @@ func (f *connectFlags) tlsConfig(at server.ListenConfig, host string) (*tls.Conf
 	c.InsecureSkipVerify = true // VerifyConnection verifies
 	c.VerifyConnection = func(s tls.ConnectionState) error { return verify(s, own, host) }
 	return c, nil
-}
-
-// addClientCertificate adds the certificate to present, by default that of the server
-// itself if it requires one: in many networks one authority signs for both sides.
-func (f *connectFlags) addClientCertificate(c *tls.Config, at server.ListenConfig) error {
-	cert, key := f.clientCert, f.clientKey
-	switch {
-	case (cert == "") != (key == ""):
-		return errors.New("--client-cert and --client-key: want both")
-	case cert == "" && at.ClientCA != "":
-		cert, key = at.Cert, at.Key
-	case cert == "":
-		return nil
-	}
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return fmt.Errorf("client certificate: %w", err)
-	}
-	c.Certificates = []tls.Certificate{pair}
-	return nil
 }
 
 // readCertificate returns the first certificate in a file.

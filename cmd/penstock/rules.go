@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/penstock-io/penstock/internal/atomicfile"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/spf13/cobra"
 )
@@ -121,20 +122,5 @@ func sealFile(name string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(path, rules.Seal(text), info.Mode().Perm())
-}
-
-// replaceFile renames a new file over an old one. Until then its name has a dot, so that
-// a server which reads the directory ignores it.
-func replaceFile(path string, text []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // fails once it is renamed
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return atomicfile.Replace(path, rules.Seal(text), info.Mode().Perm())
 }

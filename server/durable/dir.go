@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/atomicfile"
 )
 
 // A Dir is a directory for what a process keeps across restarts. Files in it are replaced
@@ -71,7 +73,7 @@ func (d *Dir) WriteFile(name string, write func(io.Writer) error) error {
 	if err := os.Rename(unfinished, d.Path(name)); err != nil {
 		return err
 	}
-	return syncDir(d.path)
+	return atomicfile.SyncDir(d.path)
 }
 
 func writeAndSync(path string, write func(io.Writer) error) error {
@@ -83,15 +85,6 @@ func writeAndSync(path string, write func(io.Writer) error) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
-}
-
-// syncDir makes a rename in the directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // SetAside renames a file of a kind that cannot be used, such as "damaged", so that it can be examined

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/penstock-io/penstock/internal/atomicfile"
 )
 
 // A journal is a file of records, one JSON array in each line: rule, key, and the record's
@@ -163,7 +165,7 @@ func (s *Set) rewriteJournal() error {
 	}
 	_ = j.file.Close() // replaced
 	j.file, j.lines = temporary, len(s.entries)
-	return syncDir(filepath.Dir(j.path))
+	return atomicfile.SyncDir(filepath.Dir(j.path))
 }
 
 func remove(path string) error {
@@ -171,15 +173,6 @@ func remove(path string) error {
 		return err
 	}
 	return nil
-}
-
-// syncDir makes a rename in the directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func (j *journal) close() error { return errors.Join(j.file.Sync(), j.file.Close()) }

@@ -1,18 +1,16 @@
 package xds
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/penstock-io/penstock/internal/clienttls"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -147,23 +145,10 @@ func (c *Config) credentials() (credentials.TransportCredentials, error) {
 	if !c.TLS {
 		return insecure.NewCredentials(), nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, err
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("no certificate in %s", c.CA)
-		}
+	config, err := clienttls.Config(c.CA, c.Cert, c.Key)
+	if err != nil {
+		return nil, err
 	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("%s and %s: %w", c.Cert, c.Key, err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
+	config.ServerName = c.ServerName
 	return credentials.NewTLS(config), nil
 }

@@ -1,11 +1,13 @@
 package sqlstore_test
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	_ "modernc.org/sqlite"
 
@@ -34,10 +36,10 @@ func (db database) table(t testing.TB) string {
 	return name
 }
 
-// open returns a store on a table.
+// open returns a store on a table. Without a timeout, it waits longer than a call takes on a busy machine.
 func (db database) open(t testing.TB, o sqlstore.Options) *sqlstore.Store {
 	t.Helper()
-	o.Pipeline = db.pipeline
+	o.Pipeline, o.Timeout = db.pipeline, cmp.Or(o.Timeout, time.Minute)
 	store, err := sqlstore.New(db.DB, db.dialect, &o)
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func testStoresShareLimits(t *testing.T, db database) {
 	var allowed [5]atomic.Int64
 	var running sync.WaitGroup
 	for range 4 {
-		store := db.open(t, sqlstore.Options{Table: table, Timeout: time.Minute})
+		store := db.open(t, sqlstore.Options{Table: table})
 		for range 8 {
 			running.Go(func() {
 				for i := range 100 {
@@ -66,7 +66,7 @@ func testTakeAllIsAtomic(t *testing.T, db database) {
 	var granted atomic.Int64
 	var running sync.WaitGroup
 	for i := range 4 {
-		store := db.open(t, sqlstore.Options{Table: table, Timeout: time.Minute})
+		store := db.open(t, sqlstore.Options{Table: table})
 		running.Go(func() {
 			for range 40 {
 				rs := []penstock.Request{{Key: "a", Limit: limit, Cost: 1}, {Key: "b", Limit: limit, Cost: 1}}
@@ -98,7 +98,7 @@ func testIDIsChargedOnce(t *testing.T, db database) {
 	limit := penstock.Limit{Count: 100, Period: 24 * time.Hour}
 	var running sync.WaitGroup
 	for range 4 {
-		store := db.open(t, sqlstore.Options{Table: table, Timeout: time.Minute})
+		store := db.open(t, sqlstore.Options{Table: table})
 		for i := range 20 {
 			running.Go(func() {
 				d, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: limit, Cost: 2, ID: fmt.Sprint(i)})
@@ -177,7 +177,7 @@ func fill(t *testing.T, s penstock.BatchStore, prefix string, n int, limit penst
 
 // Steps look at a bounded number of rows, delete those that have expired, and keep the others.
 func testExpiredRowsAreDeleted(t *testing.T, db database) {
-	o := sqlstore.Options{Table: db.table(t), Timeout: time.Minute}
+	o := sqlstore.Options{Table: db.table(t)}
 	store := db.open(t, o)
 	fill(t, store, "short", 2500, penstock.Limit{Count: 10, Period: time.Millisecond})
 	fill(t, store, "long", 1200, penstock.Limit{Count: 10, Period: time.Hour})
@@ -200,11 +200,11 @@ func testExpiredRowsAreDeleted(t *testing.T, db database) {
 }
 
 func testSweepingStarts(t *testing.T, db database) {
-	o := sqlstore.Options{Table: db.table(t), Timeout: time.Minute}
+	o := sqlstore.Options{Table: db.table(t)}
 	store := db.open(t, o)
 	fill(t, store, "short", 1500, penstock.Limit{Count: 10, Period: time.Millisecond})
 	deadline := time.Now().Add(time.Minute)
-	for rowsOf(t, db, o.Table) > 1 && time.Now().Before(deadline) {
+	for more := true; more; more = rowsOf(t, db, o.Table) > 1 && time.Now().Before(deadline) {
 		take(t, store, penstock.Request{Key: "traffic", Limit: penstock.PerHour(1), Cost: 1})
 	}
 	if n := rowsOf(t, db, o.Table); n != 1 {

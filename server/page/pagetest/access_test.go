@@ -16,6 +16,7 @@ func fill(t *testing.T, args ...string) *daemon {
 		d.take(t, "tenant", "acme")
 		d.takeLimit(t, strings.Repeat("long-", 40)+"<b>", "10/1h")
 	}
+	d.call(t, "PUT", "/v1/candidates?rule=shop/user&limit=2/1h&reason=r", nil)
 	d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=1", nil)
 	d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=1&reason=a-long-reason-without-any-space-"+strings.Repeat("x", 100), nil)
 	for _, override := range []string{

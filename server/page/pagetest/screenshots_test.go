@@ -20,6 +20,7 @@ domain: shop
 descriptors:
   - key: user
     limit: "10/1m burst=5"
+    candidate: "6/1m burst=3"
   - key: phone
     limit: "5/day zone=Asia/Shanghai fixed-window"
   - key: path
@@ -44,7 +45,7 @@ var screenshots = []struct {
 }{
 	{"live", nil, 1070},
 	{"keys", []string{"key", "user=7", "keyrule", "shop/user"}, 900},
-	{"rules", []string{"domain", "shop", "entries", "path=/login\nremote_address=203.0.113.9"}, 830},
+	{"rules", []string{"domain", "shop", "entries", "path=/login\nremote_address=203.0.113.9"}, 1080},
 	{"simulator", []string{"limit", "10/1s", "traffic", "edge", "lane", "sliding-log", "request", "11"}, 870},
 }
 

@@ -58,7 +58,7 @@ export function act(context, action) {
 	(dialog.querySelector('input:not([readonly])') ?? reason).focus();
 }
 
-const undoReason = (why) => `undo: ${why}`.slice(0, 500);
+export const undoReason = (why) => `undo: ${why}`.slice(0, 500);
 const bold = (text) => el('b', text);
 const inRule = (o) => ({ key: el('b', keyNode(o.key)), rule: bold(o.rule) });
 

@@ -7,7 +7,7 @@ const tokenName = 'penstock-token';
 
 export const hasToken = () => sessionStorage.getItem(tokenName) !== null;
 export const setToken = (token) => sessionStorage.setItem(tokenName, token);
-export const put = (path, body) => call('PUT', path, null, body);
+export const put = (path, body, query) => call('PUT', path, query, body ?? undefined);
 export const removeToken = () => sessionStorage.removeItem(tokenName);
 
 // An APIError is an answer that is not 200, or none at all (status 0).

@@ -2,6 +2,7 @@
 // load ended.
 
 import { get } from './api.js';
+import { candidateList, tryCandidate } from './candidates.js';
 import { card, el, field, reconcile, setEmpty, setText, table } from './dom.js';
 import { ago, compact, time } from './format.js';
 import { t } from './language.js';
@@ -37,6 +38,8 @@ export function open(root, context) {
 	const empty = el('div.empty', { hidden: true });
 	const count = el('span.muted.small');
 	const reload = el('div.reload');
+	const candidates = candidateList(context);
+	let tried = { candidates: [], actions: false };
 	const domain = el('select', { name: 'domain', onchange: () => change({ domain: domain.value }) });
 	const entries = el('textarea.mono', {
 		rows: '3', name: 'entries', spellcheck: 'false', placeholder: 'path=/login\nremote_address=203.0.113.9',
@@ -50,8 +53,9 @@ export function open(root, context) {
 			card(t('Which rule applies to …'), null,
 				el('div.explain', el('div.explain-form', field(t('Domain'), domain), field(t('Entries, one a line'), entries), problem), explanation)),
 			card(t('Last load'), null, reload)),
+		candidates.node,
 		card(t('Rules'), [count, el('div.end', filter)],
-			table('tree', [t('Descriptor'), t('Limit'), t('Settings'), `>${t('Allowed')}`, `>${t('Denied')}`, t('Where')], rows), empty));
+			table('tree', [t('Descriptor'), t('Limit'), t('Settings'), `>${t('Allowed')}`, `>${t('Denied')}`, t('Where'), ''], rows), empty));
 
 	function change(part) {
 		state = { ...state, ...part };
@@ -104,7 +108,7 @@ export function open(root, context) {
 
 	function newLine(line) {
 		const row = el('tr', { class: line.rule ? null : 'branch' }, el('th', { scope: 'row' }, indented(line)), el('td'), el('td.settings'),
-			el('td.numeric'), el('td.numeric'), el('td.where'));
+			el('td.numeric'), el('td.numeric'), el('td.where'), el('td.end-cell'));
 		row.style.setProperty('--depth', line.depth);
 		return row;
 	}
@@ -117,13 +121,16 @@ export function open(root, context) {
 
 	function updateLine(row, { rule }) {
 		if (!rule) return;
-		const [, limit, settings, allowed, deniedCell, where] = row.children;
+		const [, limit, settings, allowed, deniedCell, where, end] = row.children;
 		limit.replaceChildren(rule.unlimited ? el('span.muted', t('unlimited')) : el('code', limitText(rule.limit)));
 		settings.replaceChildren(...(rule.settings ?? []).map((s) => el('span', { class: `tag ${s.name === 'shadow' ? 'shadow' : ''}`, title: `${s.name}: ${s.text}` }, settingText(s))));
 		setText(allowed, compact(rule.counts?.allowed ?? 0));
 		setText(deniedCell, compact(rule.counts?.denied ?? 0));
 		setText(where, rule.file ? `${rule.file.split('/').pop()}:${rule.line}` : '');
 		if (rule.file) where.title = `${rule.file}:${rule.line}`;
+		row.rule = rule;
+		if (end.children.length === 0) end.append(el('button.ghost', { type: 'button', name: 'try', onclick: () => tryCandidate(context, row.rule, tried.candidates.find((c) => c.rule === row.rule.name)) }, t('Try a limit')));
+		end.firstChild.hidden = !tried.actions || rule.unlimited;
 	}
 
 	function showReload(last) {
@@ -164,7 +171,8 @@ export function open(root, context) {
 		},
 		async poll() {
 			if (polls++ % slowPolls === 0) {
-				answer = await get('rules');
+				[answer, tried] = await Promise.all([get('rules'), get('v1/candidates', { keys: 5 })]);
+				candidates.set(tried);
 				showDomains();
 				showTree();
 				showReload(answer.reload);
@@ -172,6 +180,7 @@ export function open(root, context) {
 			}
 			await context.pollHealth();
 		},
+		refresh: () => { polls = 0; },
 		close() {
 			clearTimeout(typing);
 			sequence++;

@@ -96,7 +96,7 @@ func rushOver(t *testing.T, seed uint64, l penstock.Limit, m mutation) (over int
 	t.Helper()
 	const ms = time.Millisecond
 	inBubble(t, func(t *testing.T) {
-		w := newWorld(t, seed, l, Settings{Hold: 0.5, Age: time.Hour}, m, 3, 20*ms, 80*ms, 150*ms, 250*ms)
+		w := newWorld(t, seed, l, Settings{Pool: 0.5, Age: time.Hour}, m, 3, 20*ms, 80*ms, 150*ms, 250*ms)
 		at := func(rate float64) func(int, time.Duration) float64 {
 			return func(int, time.Duration) float64 { return rate }
 		}
@@ -159,7 +159,7 @@ func runWorld(t *testing.T, seed uint64, m mutation, events map[string]int) (w *
 		for i := range trips {
 			trips[i] = time.Duration(1+rng.IntN(250)) * time.Millisecond
 		}
-		settings := Settings{Hold: []float64{0, 0, 0.05, 0.5, 0.9}[rng.IntN(5)], Age: time.Duration(1+rng.IntN(15)) * time.Second}
+		settings := Settings{Pool: []float64{0, 0, 0.05, 0.5, 0.9}[rng.IntN(5)], Age: time.Duration(1+rng.IntN(15)) * time.Second}
 		w = newWorld(t, seed, limit, settings, m, 1+rng.IntN(3), trips...)
 		for _, r := range w.regions {
 			r.offset = time.Duration(rng.Int64N(int64(6*time.Hour))) - 3*time.Hour

@@ -11,14 +11,14 @@ import (
 
 // Settings are those of one global limit.
 type Settings struct {
-	// Hold is the share of the limit's capacity that the pools of all regions may hold
+	// Pool is the share of the limit's capacity that the pools of all regions may hold
 	// together, above 0 and at most 0.9. More of it means fewer calls to home, and less for a
 	// burst in one region alone. Default: 0.2 for fixed windows, 0.04 for other windows, and for
 	// buckets 0.04 for each region up to 0.15, or up to 0.7 if two round trips of their rate need more.
-	Hold float64
+	Pool float64
 
 	// Age is for how long a lot should last: a region asks home for what it spends in that time,
-	// as far as Hold allows. Default: 10 seconds.
+	// as far as Pool allows. Default: 10 seconds.
 	Age time.Duration
 
 	// OnPartition is how requests are decided that the pool cannot grant while home does not
@@ -40,8 +40,13 @@ var failureModes = map[OnPartition]penstock.FailureMode{
 	Deny: penstock.FailClosed, Local: penstock.FailLocal, Allow: penstock.FailOpen,
 }
 
+// MaxPool is the largest share of a limit that pools may hold: home needs something to grant.
+const MaxPool = 0.9
+
+// MaxAge is the longest time for which a lot can be meant.
+const MaxAge = time.Hour
+
 const (
-	maxHold    = 0.9
 	defaultAge = 10 * time.Second
 
 	windowHold  = 0.2  // of fixed windows, whose units are never kept free
@@ -58,12 +63,12 @@ func (s Settings) withDefaults() (Settings, error) {
 		s.Age = defaultAge
 	}
 	switch {
-	case s.Hold < 0 || s.Hold > maxHold || math.IsNaN(s.Hold):
-		return s, fmt.Errorf("regions: Hold %v: want above 0 and at most %v", s.Hold, maxHold)
-	case s.Age < 0 || s.Age > time.Hour:
-		return s, fmt.Errorf("regions: Age %v: want above 0 and at most 1h", s.Age)
+	case s.Pool < 0 || s.Pool > MaxPool || math.IsNaN(s.Pool):
+		return s, fmt.Errorf("regions: Settings.Pool %v: want above 0 and at most %v", s.Pool, MaxPool)
+	case s.Age < 0 || s.Age > MaxAge:
+		return s, fmt.Errorf("regions: Settings.Age %v: want above 0 and at most %v", s.Age, MaxAge)
 	case s.OnPartition > Allow:
-		return s, errors.New("regions: OnPartition: want Deny, Local or Allow")
+		return s, errors.New("regions: Settings.OnPartition: want Deny, Local or Allow")
 	}
 	return s, nil
 }
@@ -98,7 +103,7 @@ func SizesOf(l penstock.Limit, s Settings, regions int, roundTrip time.Duration)
 	}
 	perSecond := float64(n.Count) / n.Period.Seconds()
 	inFlight := perSecond * roundTrip.Seconds() // what the rate brings in one round trip
-	hold := s.Hold
+	hold := s.Pool
 	ends := n.Algorithm == penstock.FixedWindow
 	switch {
 	case hold != 0:

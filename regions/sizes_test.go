@@ -41,7 +41,7 @@ func TestSizes(t *testing.T) {
 		{"100/1m concurrent", 0, 3, 250 * ms, regions.Sizes{}},
 		{"0/1m", 0, 3, 250 * ms, regions.Sizes{}},
 	} {
-		got := regions.SizesOf(parse(t, test.limit), regions.Settings{Hold: test.hold}, test.regions, test.roundTrip)
+		got := regions.SizesOf(parse(t, test.limit), regions.Settings{Pool: test.hold}, test.regions, test.roundTrip)
 		got.Pause = got.Pause.Round(time.Microsecond)
 		if test.want.Hold == 0 {
 			got.Pause, got.Slow = 0, false // of no meaning
@@ -61,7 +61,7 @@ func TestSizesLeaveHomeSomethingToGrant(t *testing.T) {
 			l.Burst = 1 + rng.Int64N(1<<rng.IntN(40))
 		}
 		n, hold := 1+rng.IntN(20), float64(rng.IntN(10))/10
-		z := regions.SizesOf(l, regions.Settings{Hold: hold}, n, time.Duration(rng.IntN(1000))*time.Millisecond)
+		z := regions.SizesOf(l, regions.Settings{Pool: hold}, n, time.Duration(rng.IntN(1000))*time.Millisecond)
 		switch held := z.Hold * int64(n); {
 		case z.Hold < 0 || z.Pause < 0 || z.Pause > 5*time.Second:
 			t.Fatalf("%v over %d regions with a hold of %v: %+v", l, n, hold, z)

@@ -321,7 +321,9 @@ type Stats struct {
 	Short  int64 // … and had too little for
 	Failed int64 // … and that got no answer
 	Units  int64 // of the lots
-	Lost   int64 // … that could not be put into a pool, and stay charged
+	Lost   int64 // … that were spent in vain, or could not be put into a pool, and stay charged
+
+	HomeDown bool // whether home does not answer now
 }
 
 type counters struct{ spent, atHome, claims, short, failed, units, lost atomic.Int64 }
@@ -342,7 +344,7 @@ func (s *Store) Stats() Stats {
 	c := &s.stats
 	return Stats{
 		Spent: c.spent.Load(), AtHome: c.atHome.Load(), Claims: c.claims.Load(), Short: c.short.Load(),
-		Failed: c.failed.Load(), Units: c.units.Load(), Lost: c.lost.Load(),
+		Failed: c.failed.Load(), Units: c.units.Load(), Lost: c.lost.Load(), HomeDown: s.homeDown(),
 	}
 }
 

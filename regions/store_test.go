@@ -233,7 +233,7 @@ func TestStoreRejectsBadInput(t *testing.T) {
 	if _, err := regions.New(nil, pools, memory, &regions.Options{Regions: 1}); err == nil {
 		t.Error("a store without a local one was made")
 	}
-	for _, s := range []regions.Settings{{Hold: -1}, {Hold: 0.95}, {Age: -1}, {Age: 2 * time.Hour}, {OnPartition: 9}} {
+	for _, s := range []regions.Settings{{Pool: -1}, {Pool: 0.95}, {Age: -1}, {Age: 2 * time.Hour}, {OnPartition: 9}} {
 		inBubble(t, s, func(tr *regionTest) {
 			if _, err := tr.Take(ctx, penstock.Request{Key: "key", Limit: global, Cost: 1}); err == nil {
 				t.Errorf("%+v was accepted", s)

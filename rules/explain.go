@@ -277,6 +277,7 @@ func (r *Rule) Settings() (lines [][]string) {
 		{r.Share != 0, "share", fmt.Sprint(r.Share)},
 		{r.Lease != nil && *r.Lease, "lease", "units are taken in advance and spent locally"},
 		{r.Lease != nil && !*r.Lease, "lease", "false"},
+		{r.Global != nil, "global", r.Global.String()},
 		{r.Penalty != nil, "penalty", r.Penalty.String()},
 		{r.DenyCache != nil, "deny_cache", fmt.Sprint(r.DenyCache != nil && *r.DenyCache)},
 	} {

@@ -173,3 +173,22 @@ func (d *draft) node() *node {
 	}
 	return n
 }
+
+// readGlobal reads how a limit holds over all regions: {pool: 12%, age: 10s, on_partition: deny}.
+func (d *draft) readGlobal(f field) {
+	const form = "a map such as {pool: 12%, age: 10s, on_partition: deny}, or {} for the defaults"
+	if f.value.Kind != yaml.MappingNode {
+		d.failType(f, form)
+		return
+	}
+	inside := d.newDraft(f.line)
+	inside.rule.Global = &Global{}
+	inside.readMap(f.value, inGlobal)
+	d.rule.Global = inside.rule.Global
+	if age := d.rule.Global.Age; age > maxGlobalAge {
+		d.fail(f.line, "global: age: want at most %s, got %s", maxGlobalAge, age)
+	}
+}
+
+// maxGlobalAge is the longest time for which a region takes units in advance.
+const maxGlobalAge = time.Hour

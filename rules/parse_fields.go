@@ -19,6 +19,7 @@ const (
 	inRateLimit
 	inReplaces
 	inPenalty
+	inGlobal
 )
 
 // A site says where fields belong. In another place, a field of Envoy's format has no effect
@@ -43,6 +44,7 @@ var (
 	ourText     = site{inRateLimit | inDescriptor, "inside rate_limit or in place of it", true}
 	ourKeepFree = site{inRateLimit | inDescriptor, "inside rate_limit, beside it, or below a descriptor with a limit", true}
 	ourPenalty  = site{inPenalty, "inside penalty", true}
+	ourGlobal   = site{inGlobal, "inside global", true}
 )
 
 // A fieldKind is a field that rule files can have.
@@ -93,6 +95,10 @@ var fieldKinds = []fieldKind{
 	{"after", ourPenalty, func(d *draft, f field) { d.rule.Penalty.After, d.rule.Penalty.Within = d.denials(f) }},
 	{"for", ourPenalty, func(d *draft, f field) { d.rule.Penalty.For = d.duration(f) }},
 	{"up_to", ourPenalty, func(d *draft, f field) { d.rule.Penalty.UpTo = d.duration(f) }},
+	{"global", ourLimit, (*draft).readGlobal},
+	{"pool", ourGlobal, func(d *draft, f field) { d.rule.Global.Pool = d.poolShare(f) }},
+	{"age", ourGlobal, func(d *draft, f field) { d.rule.Global.Age = d.duration(f) }},
+	{"on_partition", ourGlobal, func(d *draft, f field) { d.rule.Global.OnPartition = d.onStoreFailure(f) }},
 	{"keep_free", ourKeepFree, func(d *draft, f field) { d.rule.keepFree = d.keptUnits(f) }},
 	{"settle", ourLimit, func(d *draft, f field) { d.rule.Settle = d.flag(f) }},
 	{"hold", ourLimit, func(d *draft, f field) { d.rule.Hold = d.hold(f) }},

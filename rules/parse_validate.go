@@ -31,6 +31,9 @@ func (d *draft) checkCombination() bool {
 	if f := d.rule.OnStoreFailure; d.isSet("share") && (f == FailAllow || f == FailDeny) {
 		d.fail(d.lineOf("share"), "share: needs on_store_failure: local, but it is %s", f)
 	}
+	if d.rule.Global != nil && (d.rule.ChargeAlways || d.rule.Settle || d.isSet("keep_free")) {
+		d.warn(d.lineOf("global"), "global: beside charge, settle or keep_free each request takes a round trip to the home region")
+	}
 	switch {
 	case d.isSet("hold") && !d.rule.Settle:
 		d.fail(d.lineOf("hold"), "hold: needs settle: true beside it")

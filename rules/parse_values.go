@@ -111,6 +111,17 @@ func (r *reader) keptUnits(f field) keptUnits {
 	return keptUnits{number: n, percent: percent}
 }
 
+// poolShare reads the part of a limit that regions may hold.
+func (r *reader) poolShare(f field) float64 {
+	text, ok := strings.CutSuffix(f.value.Value, "%")
+	n, err := strconv.ParseFloat(text, 64)
+	if !ok || err != nil || !(n > 0 && n <= 90) {
+		r.failType(f, "a part of the limit above 0% and at most 90%, such as 12%")
+		return 0
+	}
+	return n / 100
+}
+
 // duration reads a period in the syntax of a limit's text.
 func (r *reader) duration(f field) time.Duration {
 	l, ok := parseFixedWindow("1/", f)

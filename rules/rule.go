@@ -99,10 +99,38 @@ type Rule struct {
 	// DenyCache allows this node to cache denials. Nil means the server's default.
 	DenyCache *bool
 
+	// Global makes the limit hold over all regions together. Nil means that each region counts for itself.
+	Global *Global
+
 	// Penalty bans keys that are denied too often. Nil means that none is.
 	Penalty *Penalty
 
 	metric *metric // nil if metrics name requests by the rule alone
+}
+
+// A Global is how a limit holds over all regions together; see package regions.
+type Global struct {
+	Pool        float64        // the part of the limit that regions may hold, above 0 and at most 0.9; 0 means the default
+	Age         time.Duration  // for how long a region takes units in advance; 0 means the default
+	OnPartition OnStoreFailure // while the home region does not answer; FailDefault means FailDeny
+}
+
+// String returns what the rule says of it.
+func (g *Global) String() string {
+	if g == nil {
+		return "no"
+	}
+	text := "over all regions together"
+	if g.Pool > 0 {
+		text += fmt.Sprintf(", regions hold up to %g%%", math.Round(g.Pool*1e4)/100)
+	}
+	if g.Age > 0 {
+		text += ", for " + timespan.Text(g.Age)
+	}
+	if g.OnPartition != FailDefault {
+		text += ", " + g.OnPartition.String() + " without home"
+	}
+	return text
 }
 
 // A Penalty bans a key after so many denials.

@@ -52,6 +52,12 @@ type Config struct {
 	DenyCacheAge   time.Duration
 	Lease          bool
 
+	Home          string // "": limits hold in this region
+	HomeTokenFile string
+	HomeTimeout   time.Duration
+	Regions       int
+	RoundTrip     time.Duration
+
 	Data             string
 	SnapshotInterval time.Duration
 
@@ -243,6 +249,9 @@ func (c *Config) check() error {
 	}
 	if c.RulesCredentials != "" && c.RulesCredentialsFile != "" {
 		return fmt.Errorf("%s and %s: want one of them", c.origin("rules-credentials"), c.origin("rules-credentials-file"))
+	}
+	if err := c.checkRegions(); err != nil {
+		return err
 	}
 	if err := c.readTokens(); err != nil {
 		return err

@@ -78,6 +78,9 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	if err == nil && s.claimLimits != nil {
 		err = claimRules(set.Rules(), s.claimLimits)
 	}
+	if err == nil {
+		err = s.checkGlobal(set.Rules())
+	}
 	s.metrics.countConfigLoad(err)
 	s.lastReload.record(time.Now(), err)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/regions"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/durable"
@@ -51,6 +52,7 @@ type Server struct {
 	board         observe.Board                 // nil if the store shares no summaries
 	background    []func(context.Context)       // run until the listeners are closed
 	closers       []func(context.Context) error // of the store; called last to first
+	pools         regions.Pools                 // of the region, if --store can hold them
 	claimLimits   func(...penstock.Limit) error // of a store on Redis; nil in memory
 
 	lastReload reloadRecord

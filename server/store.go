@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/regions"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/storepolicy"
@@ -24,6 +25,9 @@ func (s *Server) openStore(ctx context.Context) error {
 	}
 	store, err := open(ctx)
 	if err != nil {
+		return err
+	}
+	if store, err = s.withRegions(ctx, store); err != nil {
 		return err
 	}
 	if s.unmatched, err = newUnmatchedLog(s.log, "--unmatched="+s.config.Unmatched); err != nil {
@@ -142,6 +146,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 		return nil
 	})
 	s.claimLimits = redis.Claim
+	s.pools = regions.RedisPools(redis, c.RedisTimeout)
 	if err := s.openOverrides(ctx, redis); err != nil {
 		return nil, err
 	}

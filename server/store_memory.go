@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/regions"
 	"github.com/penstock-io/penstock/server/durable"
 )
 
@@ -26,7 +27,7 @@ func (s *Server) openMemory(ctx context.Context) (penstock.Store, error) {
 		}
 		memory = kept.Memory
 	}
-	s.memory = memory
+	s.memory, s.pools = memory, regions.NewMemoryPools(nil)
 	s.metrics.registry.MustRegister(memoryCollector(memory))
 	return memory, s.openOverrides(ctx, nil)
 }

@@ -15,6 +15,7 @@ type Policy struct {
 	Share     float64 // of the limit, while the store is unavailable; 0: that of the fallback
 	Lease     bool
 	DenyCache bool
+	Global    *rules.Global // nil if each region counts for itself
 }
 
 // FailureModes are the values of on_store_failure.
@@ -63,6 +64,7 @@ func (p Policy) with(r *rules.Rule) Policy {
 	if r.DenyCache != nil {
 		p.DenyCache = *r.DenyCache
 	}
+	p.Global = r.Global
 	return p
 }
 

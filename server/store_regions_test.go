@@ -1,0 +1,112 @@
+package server_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/client"
+)
+
+// globalRules is a file with a limit that holds over all regions, and one that each region has for itself.
+func globalRules(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	const text = "domain: api\ndescriptors:\n" +
+		"  - {key: tenant, limit: 600/1h, global: {pool: 20%}}\n" +
+		"  - {key: user, limit: 5/1h}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// takes makes requests for one key and returns how many were allowed.
+func (d *daemon) takes(n int, key, value string) (allowed int) {
+	d.t.Helper()
+	api, err := client.New("http://"+d.addr("http"), nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer api.Close()
+	for range n {
+		a, err := api.Do(context.Background(), client.TakeRequest{
+			Domain: "api", Cost: 1, Descriptors: []client.Descriptor{{Entries: []client.Entry{{Key: key, Value: value}}}},
+		})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if a.Allowed {
+			allowed++
+		}
+	}
+	return allowed
+}
+
+// Two regions with a Redis each grant together what one would, with home on Redis and with a daemon as home.
+func TestRegionsShareALimit(t *testing.T) {
+	for _, home := range []string{"redis", "daemon"} {
+		t.Run(home, func(t *testing.T) {
+			eu, us := redistest.StartForTest(t, redistest.Options{}), redistest.StartForTest(t, redistest.Options{})
+			url := "redis://" + redis.Addr
+			prefix := rand.Text()
+			if home == "daemon" {
+				url = "http://" + start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-prefix": prefix}).addr("http")
+			}
+			region := func(server *redistest.Server) *daemon {
+				return start(t, map[string]string{
+					"rules": globalRules(t), "store": "redis://" + server.Addr, "redis-prefix": prefix, "redis-timeout": "5s",
+					"home": url, "regions": "2", "home-timeout": "10s",
+				})
+			}
+			first, second := region(eu), region(us)
+			allowed := first.takes(400, "tenant", "a") + second.takes(400, "tenant", "a")
+			if allowed > 601 || allowed < 420 { // it refills one unit in six seconds, and the first region may hold 60
+				t.Errorf("two regions granted %d of 600", allowed)
+			}
+			if each := first.takes(7, "user", "u") + second.takes(7, "user", "u"); each != 10 {
+				t.Errorf("a limit of each region: granted %d, want 5 in each", each)
+			}
+			for _, name := range []string{`penstock_region_units_total{what="spent"}`, `penstock_region_lots_total{result="full"}`} {
+				if n := first.metric(name); n == "" || n == "0" {
+					t.Errorf("%s is %q", name, n)
+				}
+			}
+			if first.metric("penstock_region_home_unavailable") != "0" || !strings.Contains(first.log.String(), "region_holds=60 home_keeps_free=120") {
+				t.Errorf("the log is\n%s", first.log)
+			}
+		})
+	}
+}
+
+func TestRegionsNeedAHome(t *testing.T) {
+	for want, flags := range map[string]map[string]string{
+		"--home: requires --regions":                 {"home": "redis://localhost"},
+		"--regions: requires --home":                 {"regions": "3"},
+		`--home: scheme "ftp": want https://`:        {"home": "ftp://x", "regions": "3"},
+		"global: needs --home, or each region would": {"rules": globalRules(t)},
+		"--home: needs a Redis as --store":           {"home": "http://localhost:1", "regions": "2", "store": "sqlite:" + filepath.Join(t.TempDir(), "db")},
+	} {
+		c, err := server.LoadConfig(withFreePorts(flags), nil)
+		if err == nil {
+			_, err = server.New(t.Context(), c, nil)
+		}
+		if err == nil || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v: got %v, want %q", flags, err, want)
+		}
+	}
+}
+
+func withFreePorts(flags map[string]string) map[string]string {
+	all := map[string]string{"grpc": "", "http": "127.0.0.1:0", "resp": "", "admin": ""}
+	for name, value := range flags {
+		all[name] = value
+	}
+	return all
+}

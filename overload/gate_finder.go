@@ -198,8 +198,10 @@ func (f *limitFinder) expectedQueueing(limit float64) float64 {
 // server are a stock for times when many end at once, which is the less likely the less
 // latencies differ.
 func (f *limitFinder) surplus(limit float64) float64 {
-	return 0.85 * f.variability * math.Sqrt(limit)
+	return surplusShare * f.variability * math.Sqrt(limit)
 }
+
+const surplusShare = 0.85
 
 // variabilityOf is the square root of the mean of two variances: that of the time between
 // arrivals, which is 1 if calls arrive at random, and that of the work of a call, both relative

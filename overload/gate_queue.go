@@ -40,6 +40,9 @@ const maxWaiting = 10_000
 // standingShare is the share of MaxWait that a call waits in a standing queue.
 const standingShare = 20
 
+// criticalPatience is how many times longer critical calls may wait without pause until that counts as standing.
+const criticalPatience = 10
+
 // enterFull is Enter where the gate is full, or calls are waiting.
 func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, error) {
 	if err := ctx.Err(); err != nil {
@@ -95,6 +98,10 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wait = g.maxWaitOf(rank, now)
+	room := g.turnsWithin(wait, q.ranks[rank].standing)
+	if q.ranks[rank].standing {
+		wait, room = g.roomAtFewWorkers(wait, room)
+	}
 	for {
 		word := g.word.Load()
 		switch ahead := q.ahead(rank); {
@@ -102,7 +109,7 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 			if g.word.CompareAndSwap(word, word+oneCall) {
 				return nil, max(wait, 1)
 			}
-		case wait == 0 || ahead > 0 && ahead+1 > g.turnsWithin(wait, q.ranks[rank].standing) || ahead >= maxWaiting:
+		case wait == 0 || ahead > 0 && ahead+1 > room || ahead >= maxWaiting:
 			g.meter.refused.Add(1)
 			return nil, 0
 		case g.word.CompareAndSwap(word, word|waitingFlag):
@@ -111,6 +118,30 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 		}
 	}
 }
+
+// roomAtFewWorkers lets more calls wait in a standing queue if the limit is low: few workers are idle whenever
+// some calls end soon. With ρ calls for each that the server can serve, and K in it or waiting, one worker is idle
+// for (ρ−1)/(ρᴷ⁺¹−1) of the time, which is to be one in twenty, and less if all calls take equally long.
+func (g *Gate) roomAtFewWorkers(wait int64, room int) (int64, int) {
+	m, limit := &g.meter, limitOf(g.word.Load())
+	served := max(1-float64(m.share.Load())/1e6, 0.01)
+	if limit > mostFew || served > 1-idleShare { // or the overload has just begun
+		return wait, room
+	}
+	load := 1 / served
+	queue := math.Log(1+(load-1)/idleShare)/math.Log(load) - 1 - surplusShare*math.Sqrt(float64(limit))
+	more := int(min(queue, 3*float64(limit))*m.irregularity() + 0.5)
+	if more <= room {
+		return wait, room
+	}
+	turn := m.mean.Load() / int64(max(limit, 1))
+	return min(max(wait, 2*int64(more+1)*turn), g.maxWait), more
+}
+
+const (
+	idleShare = 0.05
+	mostFew   = 8
+)
 
 // turnsWithin is how many waiting calls may get their turn within a time. In a standing queue,
 // where that time is short, they are those of one in twenty such times: if latencies vary, several
@@ -141,7 +172,11 @@ func (g *Gate) maxWaitOf(rank int, now int64) int64 {
 		r.promptAt, r.standing = now, false
 	}
 	r.askedAt = now
-	if now-r.promptAt > g.maxWait {
+	waiting := now - r.promptAt
+	if rank == 0 { // a burst of critical calls passes while worse ones are refused
+		waiting /= criticalPatience
+	}
+	if waiting > g.maxWait {
 		r.standing = true
 	}
 	switch {
@@ -188,6 +223,9 @@ func (g *Gate) grant(w *waiter, now int64) {
 	r.unlink(w)
 	if now-w.since <= g.shortWait() {
 		r.promptAt = now
+	}
+	for i := range w.rank { // no better call waits, so those get their turns soon
+		g.queue.ranks[i].promptAt, g.queue.ranks[i].standing = now, false
 	}
 	w.granted = now
 	w.ready <- struct{}{}

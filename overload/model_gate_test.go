@@ -83,19 +83,27 @@ func constant(mean float64) simserver.Work {
 // lognormalOf has a mean of one, and a standard deviation of 1.3.
 func lognormalOf(r *rand.Rand) float64 { return math.Exp(r.NormFloat64() - 0.5) }
 
-// A simRun is clients, a gate and a server.
+// A simRun is clients, gates and a server.
 type simRun struct {
 	*simulation
-	gate   *Gate
-	server simserver.Server
-	load   workload
+	gate    *Gate // the first of the gates
+	gates   []*simGate
+	server  simserver.Server
+	load    workload
+	retries int // of clients that retry at once
 
+	calls  []simResult // that ended, or were refused
+	limits []limitAt
+}
+
+// A simGate is a gate with the calls that wait at it.
+type simGate struct {
+	*Gate
 	waiting [ranks][]*simCall
-	calls   []simResult // that ended, or were refused
-	limits  []limitAt
 }
 
 type simCall struct {
+	gate    *simGate
 	arrived int64
 	p       Priority
 	w       *waiter
@@ -112,10 +120,19 @@ type limitAt struct {
 }
 
 func newSimRun(seed uint64, o GateOptions, server func(*simulation) simserver.Server, load workload) *simRun {
+	return newSimRunOf(1, seed, o, server, load)
+}
+
+// newSimRunOf has several gates, each of which gets its share of the calls.
+func newSimRunOf(gates int, seed uint64, o GateOptions, server func(*simulation) simserver.Server, load workload) *simRun {
 	s := newSimulation(seed)
 	o.Now = func() time.Time { return time.Unix(0, s.now) }
-	r := &simRun{simulation: s, gate: NewGate(&o), server: server(s), load: load}
-	if s, ok := r.server.(*simserver.Processor); ok {
+	r := &simRun{simulation: s, server: server(s), load: load}
+	for range gates {
+		r.gates = append(r.gates, &simGate{Gate: NewGate(&o)})
+	}
+	r.gate = r.gates[0].Gate
+	if s, ok := r.server.(*simserver.Processor); ok && !r.gate.fixed {
 		r.gate.delay = processorDelay(s)
 	}
 	r.After(0, r.arrive)
@@ -150,44 +167,53 @@ func (r *simRun) arrive() {
 	if r.load.priority != nil {
 		p = r.load.priority(r.random)
 	}
-	c := &simCall{arrived: r.now, p: p}
+	c := &simCall{gate: r.gates[0], arrived: r.now, p: p}
+	if len(r.gates) > 1 {
+		c.gate = r.gates[r.random.IntN(len(r.gates))]
+	}
 	if s, ok := r.server.(*simserver.Processor); ok {
-		s.Accept(func() { r.enter(c) })
+		s.Accept(func() { r.enter(c, r.retries) })
 		return
 	}
-	r.enter(c)
+	r.enter(c, r.retries)
 }
 
-func (r *simRun) enter(c *simCall) {
-	if d := r.gate.delay; d != nil && r.now >= d.dueAt.Load() {
-		r.gate.checkDelay(r.now)
+func (r *simRun) enter(c *simCall, retries int) {
+	if d := c.gate.delay; d != nil && r.now >= d.dueAt.Load() {
+		c.gate.checkDelay(r.now)
 	}
-	if r.gate.tryEnter() {
+	if c.gate.tryEnter() {
 		r.serve(c, r.now)
 		return
 	}
-	w, wait := r.gate.ask(r.now, c.p)
-	r.admit()
+	w, wait := c.gate.ask(r.now, c.p)
+	r.admit(c.gate)
 	switch {
+	case wait == 0 && retries > 0:
+		r.enter(c, retries-1)
 	case wait == 0:
 		r.calls = append(r.calls, simResult{r.now, -1, c.p})
 	case w == nil:
 		r.serve(c, r.now)
 	default:
 		c.w = w
-		r.waiting[c.p.rank()] = append(r.waiting[c.p.rank()], c)
-		r.admit() // the limit may have grown
-		r.After(wait, func() { r.giveUp(c) })
+		c.gate.waiting[c.p.rank()] = append(c.gate.waiting[c.p.rank()], c)
+		r.admit(c.gate) // the limit may have grown
+		r.After(wait, func() { r.giveUp(c, retries) })
 	}
 }
 
-func (r *simRun) giveUp(c *simCall) {
-	if c.w.granted != 0 || !r.gate.queue.remove(c.w, &r.gate.word) {
+func (r *simRun) giveUp(c *simCall, retries int) {
+	if c.w.granted != 0 || !c.gate.queue.remove(c.w, &c.gate.word) {
 		return
 	}
-	r.gate.meter.refused.Add(1)
-	queue := &r.waiting[c.p.rank()]
+	c.gate.meter.refused.Add(1)
+	queue := &c.gate.waiting[c.p.rank()]
 	*queue = slices.DeleteFunc(*queue, func(other *simCall) bool { return other == c })
+	if retries > 0 {
+		r.enter(c, retries-1)
+		return
+	}
 	r.calls = append(r.calls, simResult{r.now, -1, c.p})
 }
 
@@ -198,17 +224,17 @@ func (r *simRun) serve(c *simCall, start int64) {
 	}
 	r.server.Serve(work, func() {
 		r.calls = append(r.calls, simResult{r.now, r.now - c.arrived, c.p})
-		r.gate.leave(start, Success, r.now)
-		r.admit()
+		c.gate.leave(start, Success, r.now)
+		r.admit(c.gate)
 	})
 }
 
-// admit serves the calls that the gate admitted meanwhile.
-func (r *simRun) admit() {
-	for rank := range r.waiting {
-		for len(r.waiting[rank]) > 0 && r.waiting[rank][0].w.granted != 0 {
-			c := r.waiting[rank][0]
-			r.waiting[rank] = r.waiting[rank][1:]
+// admit serves the calls that a gate admitted meanwhile.
+func (r *simRun) admit(g *simGate) {
+	for rank := range g.waiting {
+		for len(g.waiting[rank]) > 0 && g.waiting[rank][0].w.granted != 0 {
+			c := g.waiting[rank][0]
+			g.waiting[rank] = g.waiting[rank][1:]
 			r.serve(c, c.w.granted)
 		}
 	}

@@ -1,0 +1,125 @@
+package overload
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/penstock-io/penstock/internal/simulation/simserver"
+)
+
+// Scenarios of small servers. The gate was designed with exponential work and the seeds of bench/overload; these
+// are other seeds and other distributions.
+
+const heldOutSeeds = 1000 // and those that follow
+
+var heldOutWork = map[string]func(*rand.Rand) float64{
+	"exponential": simserver.ExponentialWork,
+	"constant":    simserver.ConstantWork,
+	"lognormal":   simserver.LognormalWork,
+	"pareto":      simserver.ParetoWork,
+}
+
+func scenariosOf(names ...string) (some []simserver.Scenario) {
+	for _, s := range simserver.Scenarios() {
+		if slices.Contains(names, s.Name) {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// A scenarioResult is the mean of some runs: what was served in time, as a share of the capacity, which share was
+// refused, and which share of the critical calls was refused or late.
+type scenarioResult struct{ good, refused, criticalLost float64 }
+
+func runScenario(s simserver.Scenario, workers int, work func(*rand.Rand) float64, o GateOptions) (mean scenarioResult) {
+	const runs = 3
+	load := workload{rate: s.Rate, work: s.Work(workers, work), priority: func(r *rand.Rand) Priority {
+		if s.Critical > 0 && r.Float64() < s.Critical {
+			return Critical
+		}
+		return Normal
+	}}
+	from, until, within := int64(s.From*1e9), int64(s.Until*1e9), int64(s.Deadline*simserver.MeanWork(workers))
+	for i := range uint64(runs) {
+		r := newSimRunOf(s.Gates, heldOutSeeds+i, o, func(sim *simulation) simserver.Server { return s.NewServer(sim, workers) }, load)
+		r.retries = s.Retries
+		r.run(until)
+		mean.good += r.servedWithin(within, from, until) / simserver.ScenarioCapacity / runs
+		mean.refused += r.summary(from, until, nil).refusedShare / runs
+		mean.criticalLost += r.lost(within, from, Critical) / runs
+	}
+	return mean
+}
+
+// lost is the share of the calls of a priority that were refused or late.
+func (r *simRun) lost(within, from int64, p Priority) float64 {
+	calls, lost := 0.0, 0.0
+	for _, c := range r.calls {
+		if c.at < from || c.p != p {
+			continue
+		}
+		calls++
+		if c.latency < 0 || c.latency > within {
+			lost++
+		}
+	}
+	return lost / max(calls, 1)
+}
+
+// TestGateAtSmallServersServesNearlyWhatBestFixedLimitDoes promises 0.95 of it in the mean of the distributions of
+// work, and 0.88 for each.
+func TestGateAtSmallServersServesNearlyWhatBestFixedLimitDoes(t *testing.T) {
+	if isShort() {
+		t.Skip("takes half a minute")
+	}
+	for _, s := range scenariosOf("1.5×", "2×", "5×", "10×", "clients retry three times at once, 3×") {
+		for _, workers := range []int{1, 2, 4} {
+			mean := 0.0
+			for name, work := range heldOutWork {
+				best := 0.0
+				for _, limit := range []int{2, 3, 4, 6, 8, 10, 13, 16} {
+					best = max(best, runScenario(s, workers, work, GateOptions{Limit: limit, MaxWait: -1}).good)
+				}
+				share := runScenario(s, workers, work, GateOptions{}).good / best
+				mean += share / float64(len(heldOutWork))
+				check(t, fmt.Sprintf("%d workers, %s, %s: share of the best fixed limit", workers, s.Name, name), share, 0.88, anything)
+			}
+			check(t, fmt.Sprintf("%d workers, %s: share of the best fixed limit", workers, s.Name), mean, 0.95, anything)
+		}
+	}
+}
+
+// TestGateAtSmallServersRefusesHardlyAnyBelowCapacity allows more for lognormal work: with one worker and a deviation
+// of 1.3, calls wait for 5.4 times their work in the mean.
+func TestGateAtSmallServersRefusesHardlyAnyBelowCapacity(t *testing.T) {
+	for _, s := range scenariosOf("0.8×", "0.8×, shared processors", "two gates, 0.7×") {
+		for _, workers := range []int{1, 2, 4} {
+			for name, work := range heldOutWork {
+				most := 0.01
+				if name == "lognormal" {
+					most = 0.02
+				}
+				refused := runScenario(s, workers, work, GateOptions{}).refused
+				check(t, fmt.Sprintf("%d workers, %s, %s: share refused", workers, s.Name, name), refused, 0, most)
+			}
+		}
+	}
+}
+
+// TestGateAtSmallServersKeepsCriticalCalls has critical calls that are 0.3 and 0.6 of the capacity, among others. With
+// one worker, of the latter 1.8 % are late even if no other calls were there: exp(−(1 − 0.6)·10).
+func TestGateAtSmallServersKeepsCriticalCalls(t *testing.T) {
+	for _, s := range scenariosOf("a fifth critical, 1.5×", "a fifth critical, 3×") {
+		for _, workers := range []int{1, 2, 4} {
+			most := 0.04
+			if workers == 1 {
+				most = 0.11
+			}
+			lost := runScenario(s, workers, simserver.ExponentialWork, GateOptions{}).criticalLost
+			check(t, fmt.Sprintf("%d workers, %s: share of critical calls that is lost", workers, s.Name), lost, 0, most)
+		}
+	}
+}

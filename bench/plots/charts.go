@@ -158,6 +158,30 @@ func drawOverload(rows [][]string, which string) string {
 	return c.String()
 }
 
+// drawRealOverload plots what a real server serves of its capacity, against the load as a multiple of that.
+func drawRealOverload(rows [][]string) string {
+	const which = "computes, GOMAXPROCS=1"
+	var of [][]string
+	for _, row := range rows {
+		if row[0] == which {
+			of = append(of, row[1:])
+		}
+	}
+	if len(of) == 0 {
+		harness.Check(fmt.Errorf("there is no case %q", which))
+	}
+	c := newCanvas(860, 470, "Served within 200 ms, share of the capacity (higher is better)")
+	c.text(16, 46, "start", "soft", "A real HTTP server on one processor, handlers that compute for 10 ms in the mean.")
+	x, y := axis{0.8, 10, 60, 620, true}, axis{0, 1.1, 400, 80, false}
+	c.grid(x, y, steps(0.25, 1.01)...)
+	for _, times := range []string{"0.8", "1.2", "2", "5", "10"} {
+		c.text(x.at(numbers(times)[0]), 420, "middle", "soft", times+"×")
+	}
+	c.text(340, 442, "middle", "soft", "requests offered, as a multiple of the capacity")
+	c.lines(readSeries(of), x, y, 630, withFigure(""))
+	return c.String()
+}
+
 // drawOutage plots what was admitted against the bound while Redis was down.
 func drawOutage(rows [][]string) string {
 	bound, admitted, down := series{name: "bound"}, series{name: "admitted"}, []float64(nil)

@@ -4,6 +4,7 @@
 //	go run ./memory -series results/keys.csv
 //	go run ./resilience -run outage -csv results/outage.csv
 //	go run ./overload -run offered -csv results/overload.csv
+//	go run ./overload -run '^real$' -real-csv results/overload-real.csv
 //	go run ./plots
 package main
 
@@ -24,6 +25,9 @@ func main() {
 		r.Done = true // there is no report
 		harness.Check(os.MkdirAll(*images, 0o755))
 		for _, p := range pictures {
+			if !p.measured(*results) {
+				continue
+			}
 			harness.Check(os.WriteFile(filepath.Join(*images, p.name), []byte(p.text(*results)), 0o644))
 		}
 	}
@@ -42,6 +46,13 @@ var pictures = []picture{
 	{"outage.svg", "outage.csv", drawOutage},
 	{"overload-busy.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "busy") }},
 	{"overload-idle.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "idle") }},
+	{"overload-real.svg", "overload-real.csv", drawRealOverload},
+}
+
+// measured reports whether there are results to draw from: those of real servers need a quiet machine.
+func (p picture) measured(results string) bool {
+	_, err := os.Stat(filepath.Join(results, p.file))
+	return err == nil
 }
 
 // text returns the text of the picture.

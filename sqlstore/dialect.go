@@ -38,12 +38,12 @@ type dialect struct {
 	lanes  int
 	create string // of the table
 
-	begin func(e *engine) []string
-	read  func(e *engine, names []string) (query string, args []any) // rows of name, value and time; in PostgreSQL a last one of the time alone
-	clock func(e *engine) string                                     // one more such row, of the time alone; nil: the time of this process
-	write func(e *engine, changes changes) string                    // changes the rows that existed
-	bytes string                                                     // a literal of bytes in hexadecimal
-	sweep func(e *engine, after, upTo string) string
+	begin  func(e *engine) []string
+	read   func(e *engine, names []string) (query string, args []any) // rows of name, value and time; in PostgreSQL a last one of the time alone
+	clock  func(e *engine) string                                     // one more such row, of the time alone; nil: the time of this process
+	upsert string                                                     // follows an INSERT of rows that exist
+	bytes  string                                                     // a literal of bytes in hexadecimal
+	sweep  func(e *engine, after, upTo string) string
 
 	oneWriter bool // a transaction locks the whole database
 
@@ -97,10 +97,8 @@ var postgres = dialect{
 		return `WITH locked AS (SELECT name, value FROM ` + e.table + ` WHERE name = ANY (string_to_array($1::text, ',')) ORDER BY name FOR UPDATE)
 SELECT name, value, 0 FROM locked UNION ALL SELECT '', '', ` + postgresClock, []any{strings.Join(names, ",")}
 	},
-	write: func(e *engine, c changes) string {
-		return e.insert(c.existing) + onConflict
-	},
-	bytes: `'\x%s'`,
+	upsert: onConflict,
+	bytes:  `'\x%s'`,
 	sweep: func(e *engine, after, upTo string) string {
 		return fmt.Sprintf(`DELETE FROM %[1]s WHERE name IN (SELECT name FROM %[1]s
 WHERE name > '%[2]s' AND name <= '%[3]s' AND until < %[4]s ORDER BY name FOR UPDATE SKIP LOCKED)`, e.table, after, upTo, postgresClock)
@@ -115,19 +113,17 @@ WHERE name > '%[2]s' AND name <= '%[3]s' AND until < %[4]s ORDER BY name FOR UPD
 		if !errors.As(err, &state) {
 			return unknown
 		}
-		switch code := state.SQLState(); code {
-		case "40001", "40P01", "23505", "26000": // serialization, deadlock, a row that exists, a lost prepared statement
+		switch code := state.SQLState(); {
+		case code == "40001" || code == "40P01" || code == "23505": // serialization, deadlock, a row that exists
 			return repeat
-		default:
-			if strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03" { // the connection ends
-				return unknown
-			}
-			return rejected
+		case strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03" || code == "26000":
+			return unknown // the connection ends, or has lost its prepared statements
 		}
+		return rejected
 	},
 }
 
-// onConflict follows an INSERT.
+// onConflict is the upsert of PostgreSQL and SQLite.
 const onConflict = " ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until"
 
 // postgresSettings returns an expression that sets what a transaction needs. The timeout ends one whose process has stopped, so
@@ -163,11 +159,9 @@ var mysql = dialect{
 	read: func(e *engine, names []string) (string, []any) {
 		return fmt.Sprintf("SELECT name, value, %s FROM %s WHERE name IN (%s) ORDER BY name FOR UPDATE", mysqlClock, e.table, quoted(names)), nil
 	},
-	clock: func(*engine) string { return "SELECT '', '', " + mysqlClock },
-	write: func(e *engine, c changes) string {
-		return e.insert(c.existing) + " ON DUPLICATE KEY UPDATE value = VALUES(value), until = VALUES(until)"
-	},
-	bytes: "x'%s'",
+	clock:  func(*engine) string { return "SELECT '', '', " + mysqlClock },
+	upsert: " ON DUPLICATE KEY UPDATE value = VALUES(value), until = VALUES(until)",
+	bytes:  "x'%s'",
 	sweep: func(e *engine, after, upTo string) string {
 		return fmt.Sprintf("DELETE FROM %s WHERE name > '%s' AND name <= '%s' AND until < %s ORDER BY name", e.table, after, upTo, mysqlClock)
 	},
@@ -199,10 +193,8 @@ var sqlite = dialect{
 	read: func(e *engine, names []string) (string, []any) {
 		return fmt.Sprintf("SELECT name, value, 0 FROM %s WHERE name IN (%s)", e.table, quoted(names)), nil
 	},
-	write: func(e *engine, c changes) string {
-		return e.insert(c.existing) + onConflict
-	},
-	bytes: "x'%s'",
+	upsert: onConflict,
+	bytes:  "x'%s'",
 	sweep: func(e *engine, after, upTo string) string {
 		return fmt.Sprintf("DELETE FROM %s WHERE name > '%s' AND name <= '%s' AND until < %d", e.table, after, upTo, e.now().UnixMicro())
 	},

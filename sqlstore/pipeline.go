@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"slices"
 )
 
@@ -30,7 +29,7 @@ type tid [6]byte
 
 // array returns an array in binary format.
 func array[E any](oid uint32, elements []E, appendTo func(b []byte, element E) []byte) []byte {
-	b := make([]byte, 0, 20+64*len(elements))
+	b := make([]byte, 0, 20+40*len(elements))
 	for _, word := range [...]uint32{1, 0, oid, uint32(len(elements)), 1} { // dimensions, nulls, type, length, first index
 		b = binary.BigEndian.AppendUint32(b, word)
 	}
@@ -55,26 +54,18 @@ func (t *transaction) send(ctx context.Context, queries []Query, row func(values
 func (t *transaction) lockAtOnce(ctx context.Context, names []string) (micros int64, err error) {
 	table := t.engine.table
 	read := Query{`WITH locked AS (SELECT ctid, name, value FROM ` + table + ` WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE)
-SELECT ctid, name, value, 0 FROM locked UNION ALL SELECT NULL, '', '', ` + postgresClock, [][]byte{textArray(names)}}
+SELECT ctid, name, value, 0::bigint FROM locked UNION ALL SELECT NULL, '', '', ` + postgresClock, [][]byte{textArray(names)}}
 	queries := []Query{read}
 	if !t.begun {
 		queries = []Query{{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"}, {SQL: "SELECT " + postgresSettings(t.engine)}, read}
 		t.begun = true
 	}
-	malformed := 0
 	err = t.send(ctx, queries, func(row [][]byte) {
-		if len(row) != 4 || len(row[3]) != 8 {
-			malformed++
-			return
-		}
 		micros = max(micros, int64(binary.BigEndian.Uint64(row[3])))
-		if i, ok := slices.BinarySearch(t.names, string(row[1])); ok && copy(t.tids[i][:], row[0]) == len(tid{}) {
-			t.rows[i].Value, t.exists[i] = append([]byte{}, row[2]...), true
+		if i, ok := slices.BinarySearch(t.names, string(row[1])); ok {
+			t.tids[i], t.rows[i].Value, t.exists[i] = tid(row[0]), append([]byte{}, row[2]...), true
 		}
 	})
-	if err == nil && malformed > 0 {
-		err = fmt.Errorf("%d rows are not of four columns in binary format", malformed)
-	}
 	return micros, err
 }
 
@@ -93,8 +84,10 @@ FROM unnest($1::tid[], $2::bytea[], $3::bigint[]) AS new (place, value, until) W
 	}
 	if len(c.created) > 0 {
 		names := array(oidText, c.created, func(b []byte, row change) []byte { return append(b, row.name...) })
-		queries = append(queries, Query{`INSERT INTO ` + table + ` (name, value, until) SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[])`,
-			append([][]byte{names}, values(c.created)...)})
+		queries = append(queries, Query{
+			`INSERT INTO ` + table + ` (name, value, until) SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[])`,
+			append([][]byte{names}, values(c.created)...),
+		})
 	}
 	if len(c.deleted) > 0 {
 		queries = append(queries, Query{`DELETE FROM ` + table + ` WHERE name = ANY ($1::text[])`, [][]byte{textArray(c.deleted)}})

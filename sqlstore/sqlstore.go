@@ -73,10 +73,7 @@ func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	lanes := o.Lanes
-	if lanes <= 0 {
-		lanes = e.dialect.lanes
-	}
+	lanes := cmp.Or(max(o.Lanes, 0), e.dialect.lanes)
 	return &Store{rowstore.New(e, &rowstore.Options{Timeout: e.timeout, Secret: o.Secret, Lanes: lanes})}, nil
 }
 

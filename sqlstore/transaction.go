@@ -42,10 +42,7 @@ func newEngine(db *sql.DB, d Dialect, o *Options) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	timeout := o.Timeout
-	if timeout <= 0 {
-		timeout = time.Second
-	}
+	timeout := cmp.Or(max(o.Timeout, 0), time.Second)
 	e := &engine{db: db, dialect: dialect, table: table, timeout: timeout, now: time.Now}
 	if d == PostgreSQL {
 		e.pipeline = o.Pipeline
@@ -70,18 +67,14 @@ func (e *engine) Update(ctx context.Context, names []string, change func(time.Ti
 		if t.changeErr != nil {
 			return t.changeErr
 		}
-		switch e.failure(err) {
-		case repeat:
-			err = cmp.Or(pause(ctx, attempt), err)
-		case unknown:
-			if lost++; sent || lost > lostConnections || !t.connected {
-				return e.unavailable(sent, err)
-			}
-		case rejected:
-			return e.unavailable(sent, err)
+		f := e.failure(err)
+		if f == repeat {
+			sent, err = false, cmp.Or(pause(ctx, attempt), err)
+		} else {
+			lost++
 		}
-		if ctx.Err() != nil {
-			return e.unavailable(sent, err)
+		if sent || f == rejected || f == unknown && (lost > lostConnections || !t.connected) || ctx.Err() != nil {
+			return unavailable(sent, err)
 		}
 	}
 }
@@ -108,9 +101,9 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-func (e *engine) unavailable(sent bool, err error) error {
+func unavailable(sent bool, err error) error {
 	state := "not charged"
-	if sent && e.failure(err) != repeat {
+	if sent {
 		state = "may be charged"
 	}
 	return fmt.Errorf("penstock: sqlstore: %w: %s: %w", penstock.ErrUnavailable, state, err)
@@ -309,7 +302,7 @@ func (t *transaction) changes() (c changes) {
 // writes returns the statements that write what has changed.
 func (e *engine) writes(c changes) (statements []string) {
 	if len(c.existing) > 0 {
-		statements = append(statements, e.dialect.write(e, c))
+		statements = append(statements, e.insert(c.existing)+e.dialect.upsert)
 	}
 	if len(c.created) > 0 {
 		statements = append(statements, e.insert(c.created))

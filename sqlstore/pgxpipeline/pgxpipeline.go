@@ -28,12 +28,12 @@ func Send(ctx context.Context, driverConn any, queries []sqlstore.Query, row fun
 	if !ok {
 		return fmt.Errorf("pgxpipeline: a connection of type %T, want one of pgx", driverConn)
 	}
-	b := batch{pipeline: c.Conn().PgConn().StartPipeline(ctx), queries: queries}
-	if c.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		b.statements = statementsOf(c.Conn().PgConn())
-	}
+	b := batch{pipeline: c.Conn().PgConn().StartPipeline(ctx), queries: queries, statements: statementsOf(c.Conn())}
 	b.send()
-	err := cmp.Or(b.pipeline.Sync(), b.receive(row))
+	err := b.pipeline.Sync()
+	if err == nil {
+		err = b.receive(row)
+	}
 	err = cmp.Or(err, b.pipeline.Close())
 	var failed *pgconn.PgError
 	if errors.As(err, &failed) && failed.Code == "26000" { // another user of the connection has deallocated them
@@ -42,15 +42,17 @@ func Send(ctx context.Context, driverConn any, queries []sqlstore.Query, row fun
 	return err
 }
 
-// statements are those that a connection has prepared, by their text.
+// statements are those that a connection has prepared, by their text; nil if it prepares none.
 type statements map[string]*pgconn.StatementDescription
 
-func statementsOf(c *pgconn.PgConn) statements {
+func statementsOf(c *pgx.Conn) statements {
 	const name = "penstock"
-	known, ok := c.CustomData()[name].(statements)
+	known, ok := c.PgConn().CustomData()[name].(statements)
 	if !ok {
-		known = statements{}
-		c.CustomData()[name] = known
+		if c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // a copy of everything, so look once
+			known = statements{}
+		}
+		c.PgConn().CustomData()[name] = known
 	}
 	return known
 }
@@ -59,8 +61,8 @@ func statementsOf(c *pgconn.PgConn) statements {
 type batch struct {
 	pipeline   *pgconn.Pipeline
 	queries    []sqlstore.Query
-	statements statements // nil: queries are not prepared
-	preparing  []string   // texts of the statements that are sent to be prepared
+	statements statements
+	preparing  []string // texts of the statements that are sent to be prepared
 }
 
 var binary = []int16{pgx.BinaryFormatCode} // of all arguments, or of all columns

@@ -164,21 +164,25 @@ func drawRealOverload(rows [][]string) string {
 	var of [][]string
 	for _, row := range rows {
 		if row[0] == which {
-			of = append(of, row[1:])
+			of = append(of, []string{row[1], row[2], fmt.Sprint(100 * numbers(row[3])[0])})
 		}
 	}
 	if len(of) == 0 {
 		harness.Check(fmt.Errorf("there is no case %q", which))
 	}
-	c := newCanvas(860, 470, "Served within 200 ms, share of the capacity (higher is better)")
+	c := newCanvas(860, 470, "Served within 200 ms, in percent of the capacity (higher is better)")
 	c.text(16, 46, "start", "soft", "A real HTTP server on one processor, handlers that compute for 10 ms in the mean.")
-	x, y := axis{0.8, 10, 60, 620, true}, axis{0, 1.1, 400, 80, false}
-	c.grid(x, y, steps(0.25, 1.01)...)
+	x, y := axis{0.8, 10, 60, 620, true}, axis{0, 110, 400, 80, false}
+	c.grid(x, y, steps(25, 101)...)
 	for _, times := range []string{"0.8", "1.2", "2", "5", "10"} {
-		c.text(x.at(numbers(times)[0]), 420, "middle", "soft", times+"×")
+		anchor := "middle"
+		if times == "10" { // there are labels beside it
+			anchor = "end"
+		}
+		c.text(x.at(numbers(times)[0]), 420, anchor, "soft", times+"×")
 	}
 	c.text(340, 442, "middle", "soft", "requests offered, as a multiple of the capacity")
-	c.lines(readSeries(of), x, y, 630, withFigure(""))
+	c.lines(readSeries(of), x, y, 630, withFigure(" %"))
 	return c.String()
 }
 

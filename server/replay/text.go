@@ -130,9 +130,14 @@ func (r *Rule) sparkline() string {
 	if most == 0 {
 		return ""
 	}
+	return Bars(merged, most)
+}
+
+// Bars draws numbers, each as its share of most, and none as a space.
+func Bars(numbers []int64, most int64) string {
 	var b strings.Builder
 	steps := []rune(levels)
-	for _, n := range merged {
+	for _, n := range numbers {
 		if n == 0 {
 			b.WriteByte(' ')
 			continue

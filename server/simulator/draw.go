@@ -3,10 +3,10 @@ package simulator
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/timespan"
+	"github.com/penstock-io/penstock/server/replay"
 )
 
 // DrawOptions are the settings of [Simulation.Draw].
@@ -17,7 +17,6 @@ type DrawOptions struct {
 
 const (
 	defaultWidth = 64
-	levels       = "▁▂▃▄▅▆▇█" // the share of a column's highest traffic
 	red          = "\x1b[31m"
 	plain        = "\x1b[0m"
 )
@@ -96,18 +95,7 @@ func (d *drawing) red(text string) string {
 	return red + text + plain
 }
 
-func (d *drawing) bars(units []int64) string {
-	var b strings.Builder
-	steps := []rune(levels)
-	for _, n := range units {
-		if n == 0 {
-			b.WriteByte(' ')
-			continue
-		}
-		b.WriteRune(steps[(n*int64(len(steps))-1)/d.most])
-	}
-	return strings.TrimRight(b.String(), " ")
-}
+func (d *drawing) bars(units []int64) string { return replay.Bars(units, d.most) }
 
 // axis draws the time from the first to the last arrival.
 func (d *drawing) axis() string {

@@ -192,6 +192,7 @@ export function open(root, context) {
 function settingText({ name, text }) {
 	if (['shadow', 'quota', 'settle'].includes(name) || name === 'lease' && text !== 'false') return name;
 	if (name === 'charge') return 'charge always';
+	if (name === 'candidate') return `${name} ${text.split(',')[0]}`;
 	const penalty = name === 'penalty' && /^(\d+) denials within (\S+) ban a key for ([^,]+)/.exec(text);
 	return penalty ? `penalty ${penalty[1]}/${penalty[2]} → ${penalty[3]}` : `${name} ${text}`;
 }

@@ -165,7 +165,7 @@ bench: setup ## Measure penstock beside other limiters and print the tables, in 
 
 .PHONY: plots
 plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first
-	cd bench $(if $(MEASURE),&& go run ./memory -series results/keys.csv && go run ./resilience -run outage -csv results/outage.csv && go run ./overload -run offered -csv results/overload.csv) && go run ./plots
+	cd bench $(if $(MEASURE),&& go run ./memory -series results/keys.csv && go run ./resilience -run outage -csv results/outage.csv && go run ./overload -run offered -csv results/overload.csv && cd .. && go test ./regions -run TestSeries -regions.series ../bench/results/regions.csv && cd bench) && go run ./plots
 
 .PHONY: cover
 cover: setup ## Show the test coverage of the main module

@@ -2,9 +2,12 @@ package regions
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -234,4 +237,52 @@ func TestFigures(t *testing.T) {
 			used(split), over(split), used(count), over(count), used(pools), over(pools), calls, pools.p99.Round(ms/10))
 	}
 	t.Log(table.String())
+}
+
+var seriesFile = flag.String("regions.series", "", "file to write the figures of the picture to")
+
+// TestSeries writes what is admitted in the course of time, for docs/images/regions.svg: one region asks for twice the limit, all
+// rest, and then all ask at once.
+func TestSeries(t *testing.T) {
+	if *seriesFile == "" {
+		t.Skip("make plots MEASURE=1")
+	}
+	s := scenario{limit: "1000/1m", trips: threeRegions, length: 150 * time.Second, rate: func(region, second int) float64 {
+		switch {
+		case second < 60 && region == 2:
+			return 33
+		case second == 120:
+			return 2500
+		case second > 120:
+			return 50
+		}
+		return 0
+	}}
+	text := "seconds,one store,penstock,counters told each second,a third each\n"
+	totals := [][]int{s.ideal(t).perSecond(150), s.pools(t).perSecond(150), s.counters(t).perSecond(150), s.split(t).perSecond(150)}
+	for second := range 151 {
+		text += strconv.Itoa(second)
+		for _, total := range totals {
+			text += "," + strconv.Itoa(total[second])
+		}
+		text += "\n"
+	}
+	if err := os.WriteFile(*seriesFile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// perSecond returns how many units were granted until each second.
+func (f figure) perSecond(seconds int) []int {
+	began := time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC) // of a bubble
+	totals := make([]int, seconds+1)
+	for _, g := range f.granted {
+		if at := int(g.at.Sub(began).Seconds()) + 1; at <= seconds {
+			totals[at] += int(g.units)
+		}
+	}
+	for i := 1; i < len(totals); i++ {
+		totals[i] += totals[i-1]
+	}
+	return totals
 }

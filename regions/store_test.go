@@ -198,7 +198,8 @@ func TestStoreTakesAllOrNothing(t *testing.T) {
 		all := func(costs ...int64) bool {
 			t.Helper()
 			rs := []penstock.Request{
-				{Key: "key", Limit: global, Cost: costs[0]}, {Key: "key", Limit: own, Cost: costs[1]},
+				{Key: "key", Limit: global, Cost: costs[0]},
+				{Key: "key", Limit: own, Cost: costs[1]},
 				{Key: "other", Limit: global, Cost: costs[2]},
 			}
 			if err := tr.TakeAll(ctx, rs, ds); err != nil {

@@ -213,3 +213,24 @@ func drawOutage(rows [][]string) string {
 	c.lines([]series{bound, admitted}, x, y, 688, func(s series, _ float64) string { return s.name })
 	return c.String()
 }
+
+// drawRegions plots what three regions admit under one limit.
+func drawRegions(rows [][]string) string {
+	all := []series{{name: "bound"}, {name: "penstock"}, {name: "counters"}, {name: "split"}}
+	labels := map[string]string{"bound": "one store", "penstock": "penstock", "counters": "counters, 1 s late", "split": "a third each"}
+	for _, row := range rows {
+		v := numbers(row...)
+		for i := range all {
+			all[i].points = append(all[i].points, xy{v[0], v[i+1]})
+		}
+	}
+	c := newCanvas(820, 400, "Units admitted by three regions under one limit of 1000 a minute")
+	x, y := axis{0, 150, 60, 610, false}, axis{0, 5250, 350, 50, false}
+	c.grid(x, y, steps(1000, y.high)...)
+	for _, s := range steps(30, 151) {
+		c.text(x.at(s), 370, "middle", "soft", fmt.Sprintf("%.0f s", s))
+	}
+	c.text(16, 390, "start", "soft", "At first one region asks for twice the limit, then all rest, then all ask at once. Round trips of 1, 80 and 200 ms, simulated.")
+	c.lines(all, x, y, 618, func(s series, last float64) string { return fmt.Sprintf("%s, %.0f", labels[s.name], last) })
+	return c.String()
+}

@@ -5,6 +5,7 @@
 //	go run ./resilience -run outage -csv results/outage.csv
 //	go run ./overload -run offered -csv results/overload.csv
 //	go run ./overload -run '^real$' -real-csv results/overload-real.csv
+//	(cd .. && go test ./regions -run TestSeries -regions.series ../bench/results/regions.csv)
 //	go run ./plots
 package main
 
@@ -44,6 +45,7 @@ var pictures = []picture{
 	{"algorithms.svg", "", func([][]string) string { return drawAlgorithms() }},
 	{"keys.svg", "keys.csv", drawKeys},
 	{"outage.svg", "outage.csv", drawOutage},
+	{"regions.svg", "regions.csv", drawRegions},
 	{"overload-busy.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "busy") }},
 	{"overload-idle.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "idle") }},
 	{"overload-real.svg", "overload-real.csv", drawRealOverload},

@@ -63,7 +63,7 @@ The exit code is 1 if one is met.`,
 	flags.StringArrayVar(&f.entries, "entry", nil, "value of an entry: KEY=field:NAME, KEY=address:NAME or KEY=VALUE; repeatable")
 	flags.StringVar(&f.options.Log.Format, "format", "", "format of the logs; default: by their first lines")
 	flags.StringArrayVar(&f.fields, "field", nil, "name in a JSON log of time, address, method, …: address=client.ip; repeatable")
-	flags.StringVar(&f.suggest, "suggest", "", "suggest limits under which this share of the keys is never denied, such as 99.9%")
+	flags.StringVar(&f.suggest, "suggest", "", "suggest limits under which this share of the keys is never denied, such as 99.9%, or \"99.9% of requests\"")
 	flags.StringArrayVar(&f.failIf, "fail-if", nil, "condition under which the exit code is 1; repeatable")
 	flags.IntVar(&f.options.MaxKeys, "max-keys", 1_000_000, "maximum number of keys to count; the report says by how much more it may be wrong")
 	flags.IntVar(&f.options.TopKeys, "top", 10, "how many of the most denied keys to print for each rule")
@@ -110,7 +110,11 @@ func (f *replayFlags) parse() (err error) {
 		}
 	}
 	if f.suggest != "" {
-		if o.Suggest, err = parseShare(f.suggest); err != nil {
+		text, of, _ := strings.Cut(f.suggest, " of ")
+		if o.SuggestByRequests = of == "requests"; of != "" && of != "keys" && !o.SuggestByRequests {
+			return fmt.Errorf("--suggest: %q: want 99.9%%, or 99.9%% of requests", f.suggest)
+		}
+		if o.Suggest, err = parseShare(text); err != nil {
 			return fmt.Errorf("--suggest: %w", err)
 		}
 	}

@@ -39,6 +39,7 @@ type source struct {
 
 	json     jsonReader
 	columns  []string // of a CloudFront log
+	line     line
 	scratch  []byte
 	lastDate [26]byte
 	lastTime int64
@@ -198,8 +199,9 @@ func (s *source) add(text []byte) {
 	if text != nil && (len(text) == 0 || text[0] == '#' && s.format == nil) {
 		return
 	}
-	var l line
-	if s.format == nil || text == nil || !s.parse(text, &l) {
+	l := &s.line
+	*l = line{}
+	if s.format == nil || text == nil || !s.parse(text, l) {
 		if len(text) > 0 && text[0] == '#' {
 			return
 		}
@@ -218,7 +220,7 @@ func (s *source) add(text []byte) {
 	if s.Format == recordingFormat {
 		s.window.data = append(s.window.data, text...)
 	} else {
-		s.window.data = s.wants.append(s.window.data, &l)
+		s.window.data = s.wants.append(s.window.data, l)
 	}
 	s.window.add(l.time, start)
 }

@@ -126,12 +126,12 @@ func (ev *evaluation) callBeside(ctx context.Context) error {
 	return err
 }
 
-// isAboutCandidate reports whether an error is about the key of a candidate alone: the limits in force, which come
-// before it, are decided.
+// isAboutCandidate reports whether an error is about candidates alone: the limits in force, which come before them, are
+// decided.
 func (ev *evaluation) isAboutCandidate(err error) bool {
 	var about *penstock.RequestError
 	var key *penstock.KeyError
-	return errors.As(err, &about) && errors.As(err, &key) && about.Index < len(ev.queued) && ev.queued[about.Index].trial != nil
+	return ev.queued[0].trial != nil || errors.As(err, &about) && errors.As(err, &key) && about.Index < len(ev.queued) && ev.queued[about.Index].trial != nil
 }
 
 // outcomes returns what both worlds say of a candidate's descriptor, and whether another limit of the candidate's

@@ -1,12 +1,19 @@
 package engine_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/candidates"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 )
@@ -171,4 +178,124 @@ func TestCandidateNamesTheKeysThatDiffer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Rules that are tried as a whole say what an engine says that has them in force, request by request.
+func TestTriedRulesSayWhatTheyWouldDecide(t *testing.T) {
+	const inForce = `
+domain: shop
+descriptors:
+  - {key: user, limit: 5/1h fixed-window}
+  - {key: path, limit: 9/1h sliding-log}
+  - {key: user, value: vip, limit: 50/1h}
+  - {key: same, limit: 3/1h}
+`
+	const next = `
+domain: shop
+descriptors:
+  - {key: user, limit: 7/1h fixed-window, also: 20/1d fixed-window}
+  - {key: path, limit: 8/1h sliding-log}
+  - {key: new, limit: 4/1h}
+  - {key: same, limit: 3/1h}
+`
+	tried := parse(t, next)
+	if left := tried.AsCandidates(); left != nil {
+		t.Fatal(left)
+	}
+	trying, deciding := newEngine(t, newMemory(), inForce, nil), newEngine(t, newMemory(), next, nil)
+	trying.TryRules(tried)
+	if n := len(trying.Candidates()); n != 3 {
+		t.Fatalf("%d rules are compared, want 3: those that differ", n)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	allowed, asked := uint64(0), 0
+	for range 500 {
+		entries := []string{"user=", "path=", "new="}
+		random.Shuffle(3, func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+		var ds []engine.Descriptor
+		for _, e := range entries[:1+random.IntN(3)] {
+			ds = append(ds, descriptor(1+random.Int64N(2), e+[]string{"a", "b", "c", "vip"}[random.IntN(4)]))
+		}
+		decide(t, trying, "shop", ds...)
+		if strings.HasPrefix(decide(t, deciding, "shop", ds...), "allowed") {
+			allowed += uint64(len(ds))
+		}
+		asked += len(ds)
+	}
+	counted := uint64(0)
+	for _, c := range trying.Candidates() {
+		counted += c.Of(false, false) + c.Of(true, false)
+	}
+	if counted != allowed || allowed == 0 || allowed == uint64(asked) {
+		t.Errorf("the rules that are tried allow %d of %d, and allow %d in force", counted, asked, allowed)
+	}
+	decide(t, trying, "shop", descriptor(1, "same=a"))
+	trying.TryRules(nil)
+	if n := len(trying.Candidates()); n != 0 {
+		t.Errorf("%d candidates are left", n)
+	}
+}
+
+func TestCandidateAtRuntimeEnds(t *testing.T) {
+	e := newEngine(t, newMemory(), candidateRules, nil)
+	other, tight := e.Rules().Rule("shop/other"), e.Rules().Rule("shop/tight")
+	for _, rule := range []*rules.Rule{other, tight} {
+		if err := e.Try(rule, penstock.PerHour(1), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decide(t, e, "shop", descriptor(1, "other=a"))
+	decide(t, e, "shop", descriptor(1, "other=a"))
+	want(t, compared(t, e, "shop/other"), "1 1 0 0")
+	e.SetRules(parse(t, candidateRules)) // a reload keeps it, and what it has counted
+	want(t, compared(t, e, "shop/other"), "1 1 0 0")
+	if !e.EndTrial("shop/tight") || e.EndTrial("shop/tight") {
+		t.Error("a candidate did not end, or twice")
+	}
+	if err := e.Try(other, penstock.PerHour(1), time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	isTried := func() bool {
+		return slices.ContainsFunc(e.Candidates(), func(c *candidates.Comparison) bool { return c.Rule == "shop/other" })
+	}
+	for begin := time.Now(); isTried() && time.Since(begin) < time.Minute; {
+		time.Sleep(time.Millisecond)
+	}
+	if isTried() {
+		t.Error("it did not end by its time")
+	}
+	if err := e.Try(tight, penstock.Limit{Algorithm: penstock.Concurrent, Count: 1, Period: time.Minute}, time.Time{}); err == nil {
+		t.Error("permits were accepted as a candidate")
+	}
+}
+
+// A value of a foreign program under the key of a candidate fails no request.
+func TestCandidateWithForeignValue(t *testing.T) {
+	memory := newMemory()
+	broken := func(r *penstock.Request) bool { return strings.Contains(r.Limit.Name, "candidate") }
+	store := penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		for i := range rs {
+			if broken(&rs[i]) {
+				err := penstock.TakeBatch(ctx, memory, rs[:i], ds[:i], all)
+				return errors.Join(err, &penstock.RequestError{Index: i, Err: &penstock.KeyError{Key: rs[i].Key, Err: errors.New("foreign")}})
+			}
+		}
+		return penstock.TakeBatch(ctx, memory, rs, ds, all)
+	})
+	e := newEngine(t, store, candidateRules, nil)
+	want(t, decide(t, e, "shop", descriptor(1, "tight=a")), "allowed: granted=1 remaining=1")
+	want(t, decide(t, e, "shop", descriptor(1, "tight=a"), descriptor(1, "other=a")), "allowed: granted=1 remaining=0 | granted=1 remaining=2")
+	want(t, compared(t, e, "shop/tight"), "0 0 0 0")
+}
+
+// A store that is down fails no request that only a candidate limits.
+func TestCandidateAloneFailsNoRequest(t *testing.T) {
+	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	e, tried := newEngine(t, down, candidateRules, nil), parse(t, "domain: shop\ndescriptors: [{key: new, limit: 1/1h}]")
+	tried.AsCandidates()
+	e.TryRules(tried)
+	want(t, decide(t, e, "shop", descriptor(1, "new=a")), "allowed: no rule")
+	want(t, compared(t, e, "shop/new"), "0 0 0 0")
 }

@@ -196,7 +196,7 @@ func (ev *evaluation) complete(ctx context.Context) error {
 	ctx = ev.addRefunds(ctx)
 	for i := range ev.limited { // after all refunds, so that a peek that fails prevents none
 		switch d := &ev.limited[i]; {
-		case d.decided || d.trial != nil && ev.over:
+		case d.decided || d.trial != nil && (ev.over || d.phase != phaseLast):
 		case !ev.over:
 			ev.ask(d)
 		case !d.releases():

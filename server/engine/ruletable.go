@@ -25,7 +25,7 @@ type ruleTable struct {
 // A ruleState is what the engine keeps for a rule.
 type ruleState struct {
 	stats     *RuleStats
-	plain     bool             // takes are decided by the limit alone: see isPlain
+	plain     bool             // takes are decided by the limit alone: see IsPlain
 	overrides *overrides.Index // of the rule's keys; nil for request limits
 	changed   *sync.Map        // *overrides.Action to *changedRule
 
@@ -60,7 +60,7 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 	e := t.engine
 	s := &ruleState{
-		plain:    !e.options.QuotaMode && isPlain(r),
+		plain:    !e.options.QuotaMode && IsPlain(r),
 		maxHits:  r.Limit.Count,
 		source:   e.options.TopKeys.NewSource(r.Name),
 		template: newTemplate(e.store, storedLimit(r, t.isCompat(r)), r.KeepFree),
@@ -72,9 +72,9 @@ func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 	return s
 }
 
-// isPlain reports whether a take under the rule can deny the request, is not delayed, and has nothing
+// IsPlain reports whether a take under the rule can deny the request, is not delayed, and has nothing
 // to do with other rules, nor with IDs.
-func isPlain(r *rules.Rule) bool {
+func IsPlain(r *rules.Rule) bool {
 	return !r.Unlimited && !r.Shadow && !r.Quota && !r.ChargeAlways && !r.Settle && len(r.Replaces) == 0 &&
 		!r.Limit.HasPermits() && !r.Limit.HasQueue()
 }

@@ -126,9 +126,11 @@ func (c *Condition) checkKeys(s *statistics, o *Options) string {
 		if c.rule != "" && rule.Name != c.rule {
 			continue
 		}
-		for key, k := range s.rules[i].keys {
-			if k.denied > 0 && c.matches(key) {
-				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, key, rule.Name, thousands(k.denied))
+		keys := &s.rules[i].keys
+		for j := range keys.all {
+			k := &keys.all[j]
+			if key := keys.text(k); k.denied+k.atOnce > 0 && c.matches(key) {
+				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, key, rule.Name, thousands(k.denied+k.atOnce))
 			}
 		}
 		if n := s.rules[i].othersDenied; n > 0 {

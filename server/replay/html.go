@@ -13,8 +13,9 @@ var page string
 
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"thousands": thousands, "share": share, "denials": func(d Denials, of int64) string { return d.text(of) },
-	"bars": bars, "curve": curve, "percent": func(f float64) string { return fmt.Sprintf("%.4g%%", 100*f) },
-	"time": func(k Key) string { return k.First.Format(timeFormat) + " to " + k.Last.Format(timeFormat) },
+	"bars": bars, "peak": peak, "curve": curve, "widest": widest, "last": func(all []Point) Point { return all[len(all)-1] },
+	"percent": func(f float64) string { return fmt.Sprintf("%.4g%%", 100*f) },
+	"time":    func(k Key) string { return k.First.Format(timeFormat) + " to " + k.Last.Format(timeFormat) },
 }).Parse(page))
 
 // HTML writes the report as one page that needs no network. The template escapes everything that comes from
@@ -27,12 +28,25 @@ const (
 	pictureHeight = 80
 )
 
-// bars returns the outlines of the requests and of the denials over time.
-func bars(timeline []Bucket) (paths [2]string) {
-	most := int64(1)
+// peak returns the most requests of a column.
+func peak(timeline []Bucket) (most int64) {
 	for _, b := range timeline {
 		most = max(most, b.Requests)
 	}
+	return most
+}
+
+// widest returns the largest burst.
+func widest(points []Point) (most int64) {
+	for _, p := range points {
+		most = max(most, p.Burst)
+	}
+	return most
+}
+
+// bars returns the outlines of the requests and of the denials over time.
+func bars(timeline []Bucket) (paths [2]string) {
+	most := max(peak(timeline), 1)
 	width := float64(pictureWidth) / float64(max(len(timeline), 1))
 	var requests, denied strings.Builder
 	for i, b := range timeline {
@@ -50,10 +64,7 @@ func bar(b *strings.Builder, x, width, height float64) {
 
 // curve returns the line of bursts over rates.
 func curve(points []Point) string {
-	most := int64(1)
-	for _, p := range points {
-		most = max(most, p.Burst)
-	}
+	most := max(widest(points), 1)
 	var b strings.Builder
 	for i, p := range points {
 		x := float64(i) * pictureWidth / float64(max(len(points)-1, 1))

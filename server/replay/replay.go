@@ -39,6 +39,9 @@ type Options struct {
 	// Default: no limit is suggested.
 	Suggest float64
 
+	// SuggestByRequests makes it the share of requests: those of keys that are never denied.
+	SuggestByRequests bool
+
 	// FailIf are the conditions under which the report fails.
 	FailIf []Condition
 
@@ -205,11 +208,15 @@ func (r *run) openPair(pair *[2]*world, set *rules.Set) {
 		pair[i] = newWorld(set, r.options.MaxKeys)
 		pair[i].useLogs(r.domain, r.slots)
 	}
+	if pair[1] != nil {
+		pair[1].twin = pair[0]
+	}
 }
 
 // simplify removes from rules what cannot be replayed, and notes it.
 func (r *run) simplify(set *rules.Set) {
 	for _, rule := range set.Rules() {
+		rule.Candidate = nil // which decides nothing
 		if rule.Penalty != nil {
 			rule.Penalty = nil
 			r.notes = append(r.notes, rule.Name+": bans of its penalty are not replayed")
@@ -293,6 +300,8 @@ func (r *run) decideIn(spread, atOnce int64, domain string, descriptors func(*wo
 		if i == 0 {
 			over = denied
 			r.count(ok, spread, atOnce, domain, ds, newly)
+		} else if denied && !over {
+			r.countAtOnce(w, domain, ds)
 		}
 	}
 	return over
@@ -318,6 +327,17 @@ func (r *run) count(decided bool, at, atOnce int64, domain string, ds []engine.D
 	}
 	if !limited {
 		r.unmatched++
+	}
+}
+
+// countAtOnce counts the keys of a request that only the second world denies.
+func (r *run) countAtOnce(w *world, domain string, ds []engine.Descriptor) {
+	for i := range ds {
+		if s := &w.result.Statuses[i]; isDenied(s) {
+			w.rule = nil // the key is that of its twin
+			_, key := w.keyOf(domain, &ds[i])
+			r.stats.addAtOnce(s.Rule, key)
+		}
 	}
 }
 

@@ -194,6 +194,39 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// A key that is denied only if all requests of a second came at once is denied for a condition.
+func TestConditionOfKeysSeesBothBounds(t *testing.T) {
+	log := combinedLog(t, []arrival{{0, "10.0.0.1"}, {0, "10.0.0.1"}})
+	for key, fails := range map[string]bool{"10.0.0.1": true, "10.0.0.2": false} {
+		c, err := ParseCondition("denies key " + key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := replayed(t, log, Options{Rules: load(t, perAddress+`"2/1s burst=1"`), FailIf: []Condition{c}})
+		if got.Denied.Count != 0 || *got.Denied.AtOnce != 1 || len(got.Failures) > 0 != fails {
+			t.Errorf("%s: %d or %d denied, and %q", key, got.Denied.Count, *got.Denied.AtOnce, got.Failures)
+		}
+	}
+}
+
+// A busy key is one of many keys, and most of the requests.
+func TestSuggestByRequests(t *testing.T) {
+	arrivals := []arrival{}
+	for i := range 9 {
+		arrivals = append(arrivals, arrival{time.Duration(i) * time.Second, fmt.Sprintf("10.0.0.%d", i)})
+	}
+	for range 91 {
+		arrivals = append(arrivals, arrival{10 * time.Second, "10.0.1.1"})
+	}
+	log := jsonLog(t, arrivals)
+	for byRequests, want := range map[bool]string{false: "1/1m fixed-window", true: "91/1m fixed-window"} {
+		got := replayed(t, log, Options{Rules: load(t, perAddress+"20/1m fixed-window"), Suggest: 0.9, SuggestByRequests: byRequests})
+		if s := got.Rules[0].Suggested; s.Limit != want {
+			t.Errorf("by requests %v: got %+v, want %s", byRequests, s, want)
+		}
+	}
+}
+
 // Under a suggested limit at most the rest of the keys is denied, as the engine decides; with one unit less, more are.
 func TestSuggestedLimitIsTheSmallest(t *testing.T) {
 	for _, text := range []string{"20/1m burst=5", "20/1m fixed-window", "20/1m fixed-window align=clock", "20/1m sliding-window", "20/1m rolling-window", "20/1m sliding-log"} {

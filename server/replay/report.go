@@ -124,8 +124,8 @@ func (r *run) ruleReport(i int) Rule {
 	rule, s := r.options.Rules.Rules()[i], &r.stats.rules[i]
 	found := Rule{
 		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: r.both(func(world int) int64 { return r.new[world].deniedBy[i] }), NewlyDenied: s.newly,
-		Keys: int64(len(s.keys)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
-		Suggested: s.suggest(r.options.Suggest),
+		Keys: int64(len(s.keys.all)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
+		Suggested: s.suggest(r.options),
 	}
 	if !rule.Unlimited {
 		found.Limit = rule.Limit.WithName("").String()

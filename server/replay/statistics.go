@@ -2,6 +2,7 @@ package replay
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -21,16 +22,49 @@ type statistics struct {
 
 type ruleStatistics struct {
 	requests, denied, newly int64
-	keys                    map[string]*keyStatistics
-	others                  int64 // requests of keys that are not counted, because there are too many …
-	othersDenied            int64 // … and how many of them were denied
-	grid                    *grid // nil if no limit is suggested
+	keys                    keyTable
+	others                  int64   // requests of keys that are not counted, because there are too many …
+	othersDenied            int64   // … and how many of them were denied
+	grid                    *grid   // nil if no limit is suggested
+	needs                   []*need // of the keys, if there is a grid
 }
 
+// A keyStatistics is what happened to a key. It has no pointers: there may be millions.
 type keyStatistics struct {
 	requests, denied, newly int64
+	atOnce                  int64 // further denials, if all requests of a second came at once
 	first, last             int64 // denials
-	need                    *need
+	start, end              int   // of the text
+}
+
+// A keyTable has the keys of a rule, in the order in which they were seen. They are told apart by a hash of 64 bits.
+type keyTable struct {
+	seed  maphash.Seed
+	index map[uint64]uint32
+	all   []keyStatistics
+	texts []byte
+}
+
+func newKeyTable() keyTable { return keyTable{seed: maphash.MakeSeed(), index: map[uint64]uint32{}} }
+
+func (t *keyTable) text(k *keyStatistics) string { return string(t.texts[k.start:k.end]) }
+
+// find returns the number of a key, or -1, and its hash.
+func (t *keyTable) find(text []byte) (i int, hash uint64) {
+	hash = maphash.Bytes(t.seed, text)
+	if i, ok := t.index[hash]; ok {
+		return int(i), hash
+	}
+	return -1, hash
+}
+
+// add adds a key, and returns its number.
+func (t *keyTable) add(text []byte, hash uint64) int {
+	n := len(t.all)
+	t.index[hash] = uint32(n)
+	t.texts = append(t.texts, text...)
+	t.all = append(t.all, keyStatistics{start: len(t.texts) - len(text), end: len(t.texts)})
+	return n
 }
 
 // A counted is a descriptor that was decided.
@@ -50,7 +84,7 @@ func newStatistics(o *Options) statistics {
 	s := statistics{rules: make([]ruleStatistics, len(all)), suggest: o.Suggest > 0, maxKeys: o.MaxKeys}
 	s.timeline.rows = make([][columns]Bucket, len(all))
 	for i, r := range all {
-		s.rules[i].keys = map[string]*keyStatistics{}
+		s.rules[i].keys = newKeyTable()
 		if s.suggest && !r.Unlimited && !r.Limit.HasPermits() {
 			s.rules[i].grid = newGrid(r.Limit, o.MaxKeys)
 		}
@@ -70,16 +104,21 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 	if denied {
 		r.denied++
 	}
-	key := s.key(r, c.key)
-	if key == nil {
+	i, hash := r.keys.find(c.key)
+	switch {
+	case i >= 0:
+	case s.hasRoom(len(c.key)):
+		i = r.keys.add(c.key, hash)
+	default:
 		if r.others++; denied {
 			r.othersDenied++
 		}
 		return
 	}
+	key := &r.keys.all[i]
 	key.requests++
 	if r.grid != nil {
-		key.need = r.grid.add(key.need, c.key, c.atOnce, c.cost)
+		r.addNeed(i, c)
 	}
 	if !denied {
 		return
@@ -94,19 +133,30 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 	}
 }
 
-// key returns what is known about a key, and nil if there is no room for it.
-func (s *statistics) key(r *ruleStatistics, text []byte) *keyStatistics {
-	if found := r.keys[string(text)]; found != nil {
-		return found
+// addAtOnce counts a denial of a key that the first reading does not have.
+func (s *statistics) addAtOnce(rule *rules.Rule, key []byte) {
+	keys := &s.rules[rule.Index].keys
+	if i, _ := keys.find(key); i >= 0 {
+		keys.all[i].atOnce++
 	}
+}
+
+// addNeed adds a request to what a key needs.
+func (r *ruleStatistics) addNeed(i int, c *counted) {
+	if i == len(r.needs) {
+		r.needs = append(r.needs, nil)
+	}
+	r.needs[i] = r.grid.add(r.needs[i], c.key, c.atOnce, c.cost)
+}
+
+// hasRoom reports whether there is room for one more key of so many bytes, and takes it.
+func (s *statistics) hasRoom(bytes int) bool {
 	if s.keys >= s.maxKeys || s.bytes >= s.maxKeys*averageKey {
-		return nil
+		return false
 	}
 	s.keys++
-	s.bytes += len(text)
-	added := &keyStatistics{}
-	r.keys[string(text)] = added
-	return added
+	s.bytes += bytes
+	return true
 }
 
 // mostDenied returns the keys with the most denials, and how many were denied at all.
@@ -114,13 +164,14 @@ func (r *ruleStatistics) mostDenied(most int) (top []Key, deniedKeys int64) {
 	byDenials := func(a, b Key) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
 	}
-	for text, k := range r.keys {
+	for i := range r.keys.all {
+		k := &r.keys.all[i]
 		if k.denied == 0 {
 			continue
 		}
 		deniedKeys++
 		top = append(top, Key{
-			Key: text, Requests: k.requests, Denied: k.denied, NewlyDenied: k.newly,
+			Key: r.keys.text(k), Requests: k.requests, Denied: k.denied, NewlyDenied: k.newly,
 			First: time.Unix(0, k.first).UTC(), Last: time.Unix(0, k.last).UTC(),
 		})
 		if len(top) >= 1000+2*most { // so that a list of all keys is never needed

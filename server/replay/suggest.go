@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -106,10 +107,11 @@ func (g *grid) add(n *need, key []byte, at, cost int64) *need {
 	return n
 }
 
-// A Suggestion is the smallest limit under which a share of the keys is never denied.
+// A Suggestion is the smallest limit under which a share of the keys is never denied, or keys with a share of the requests.
 type Suggestion struct {
 	Limit string  `json:"limit"`
 	Share float64 `json:"share"`
+	Of    string  `json:"of"`        // keys, or requests
 	Now   float64 `json:"share_now"` // of the keys that the rule has not denied
 
 	// Curve is, for a bucket, which burst each rate needs.
@@ -123,25 +125,28 @@ type Point struct {
 	Limit string `json:"limit"`
 }
 
-// suggest returns the smallest limit for a share of the keys, or nil if there are none.
-func (r *ruleStatistics) suggest(share float64) *Suggestion {
-	if r.grid == nil || len(r.keys) == 0 {
+// suggest returns the smallest limit for a share of the keys or requests, or nil if there are none.
+func (r *ruleStatistics) suggest(o *Options) *Suggestion {
+	if len(r.needs) == 0 {
 		return nil
 	}
-	needs, denied := make([]*need, 0, len(r.keys)), 0
-	for _, k := range r.keys {
-		needs = append(needs, k.need)
-		if k.denied > 0 {
-			denied++
+	total, denied := int64(0), int64(0)
+	for i := range r.keys.all {
+		k := &r.keys.all[i]
+		if total += k.weight(o.SuggestByRequests); k.denied > 0 {
+			denied += k.weight(o.SuggestByRequests)
 		}
 	}
-	s := &Suggestion{Share: share, Now: 1 - float64(denied)/float64(len(needs))}
+	s := &Suggestion{Share: o.Suggest, Of: "keys", Now: 1 - float64(denied)/float64(total)}
+	if o.SuggestByRequests {
+		s.Of = "requests"
+	}
 	if r.grid.window != nil {
-		s.Limit = r.grid.text(quantile(needs, 0, share), 0)
+		s.Limit = r.grid.text(r.quantile(0, o.Suggest, o.SuggestByRequests), 0)
 		return s
 	}
 	for i, count := range r.grid.counts {
-		burst := quantile(needs, i, share)
+		burst := r.quantile(i, o.Suggest, o.SuggestByRequests)
 		s.Curve = append(s.Curve, Point{count, burst, r.grid.text(count, burst)})
 	}
 	s.Curve = trim(s.Curve)
@@ -149,15 +154,29 @@ func (r *ruleStatistics) suggest(share float64) *Suggestion {
 	return s
 }
 
-// quantile returns what a share of the keys needs at most.
-func quantile(needs []*need, i int, share float64) int64 {
-	all := make([]int32, len(needs))
-	for k, n := range needs {
-		all[k] = n.most[i]
+// quantile returns what a share of the keys needs at most. By requests, each key counts as often as it was seen.
+func (r *ruleStatistics) quantile(i int, share float64, byRequests bool) int64 {
+	type keyNeed struct{ units, weight int64 }
+	all, total := make([]keyNeed, len(r.needs)), int64(0)
+	for k, n := range r.needs {
+		all[k] = keyNeed{int64(n.most[i]), r.keys.all[k].weight(byRequests)}
+		total += all[k].weight
 	}
-	slices.Sort(all)
-	at := int(math.Ceil(share*float64(len(all)))) - 1
-	return int64(all[min(max(at, 0), len(all)-1)])
+	slices.SortFunc(all, func(a, b keyNeed) int { return cmp.Compare(a.units, b.units) })
+	wanted := int64(math.Ceil(share * float64(total)))
+	for _, n := range all {
+		if wanted -= n.weight; wanted <= 0 {
+			return n.units
+		}
+	}
+	return all[len(all)-1].units
+}
+
+func (k *keyStatistics) weight(byRequests bool) int64 {
+	if byRequests {
+		return k.requests
+	}
+	return 1
 }
 
 // best returns the smallest rate whose burst is no more than the units of one period.

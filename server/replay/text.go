@@ -161,6 +161,14 @@ func (r *Report) writeKeys(b *strings.Builder) {
 	}
 }
 
+// countOf returns how many keys or requests there are.
+func (r *Rule) countOf(what string) int64 {
+	if what == "keys" {
+		return r.Keys
+	}
+	return r.Requests
+}
+
 func (r *Report) writeSuggestions(b *strings.Builder) {
 	for i := range r.Rules {
 		rule := &r.Rules[i]
@@ -168,8 +176,8 @@ func (r *Report) writeSuggestions(b *strings.Builder) {
 		if s == nil {
 			continue
 		}
-		fmt.Fprintf(b, "\nsuggested for %s: %s, which never denies %g%% of %s keys; %s never denies %.4g%%\n",
-			rule.title(), visible(s.Limit), 100*s.Share, thousands(rule.Keys), rule.limitText(), 100*s.Now)
+		fmt.Fprintf(b, "\nsuggested for %s: %s, which never denies %g%% of %s %s; %s never denies %.4g%%\n",
+			rule.title(), visible(s.Limit), 100*s.Share, thousands(rule.countOf(s.Of)), s.Of, rule.limitText(), 100*s.Now)
 		s.draw(b)
 	}
 }

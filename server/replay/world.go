@@ -3,6 +3,7 @@ package replay
 import (
 	"context"
 	"time"
+	"unsafe"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -16,11 +17,15 @@ type world struct {
 	memory *penstock.Memory
 	now    time.Time
 
+	twin     *world              // which has decided the same request by the same rules; may be nil
+	limiters []*penstock.Limiter // by the index of the rule; nil if it takes the engine to decide by it
+
 	domain string           // of requests of logs
 	forms  []descriptorForm // of their descriptors
 	ds     []engine.Descriptor
 	result engine.Result
 	key    []byte
+	rule   *rules.Rule // of the only descriptor, if its limit has decided; then key is its key
 
 	denied   int64   // requests
 	deniedBy []int64 // by the index of the rule; those of shadow rules, too
@@ -39,6 +44,13 @@ func newWorld(set *rules.Set, maxKeys int) *world {
 	w.memory = penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: maxKeys, MaxBytes: int64(maxKeys) << 10, Now: func() time.Time { return w.now }})
 	w.engine = engine.New(w.memory, nil)
 	w.engine.SetRules(set)
+	w.limiters = make([]*penstock.Limiter, len(set.Rules()))
+	for i, r := range set.Rules() {
+		domain, _ := r.Path()
+		if engine.IsPlain(r) && r.Also == nil && r.KeepFree == 0 && !set.Domain(domain).CompatEnvoy {
+			w.limiters[i], _ = penstock.New(w.memory, r.Limit) // nil beside an error, which the engine returns then
+		}
+	}
 	return w
 }
 
@@ -83,7 +95,7 @@ func (w *world) decide(at int64, domain string, ds []engine.Descriptor) (over, o
 		return false, false
 	}
 	w.now = time.Unix(0, at)
-	if err := w.engine.Decide(context.Background(), domain, ds, &w.result); err != nil {
+	if err := w.decideNow(domain, ds); err != nil {
 		if w.failed++; w.firstErr == nil {
 			w.firstErr = err
 		}
@@ -100,6 +112,35 @@ func (w *world) decide(at int64, domain string, ds []engine.Descriptor) (over, o
 	return w.result.OverLimit, true
 }
 
+// decideNow decides a request. One descriptor under a rule that decides by its limit alone needs no engine: half of the
+// time of a replay is saved.
+func (w *world) decideNow(domain string, ds []engine.Descriptor) error {
+	w.rule = nil
+	if w.twin != nil && w.twin.rule != nil {
+		return w.takeFrom(w.twin.rule, viewOf(w.twin.key), ds[0].Cost)
+	}
+	if len(ds) == 1 && ds[0].Cost > 0 {
+		if rule, key := w.keyOf(domain, &ds[0]); rule != nil && w.limiters[rule.Index] != nil {
+			return w.takeFrom(rule, viewOf(key), ds[0].Cost)
+		}
+	}
+	return w.engine.Decide(context.Background(), domain, ds, &w.result)
+}
+
+// takeFrom decides by the limit of a rule.
+func (w *world) takeFrom(rule *rules.Rule, key string, cost int64) error {
+	q := w.limiters[rule.Index].Request(key)
+	q.Cost = cost
+	d, err := w.memory.Take(context.Background(), q)
+	w.rule = rule
+	w.result.OverLimit = !d.Allowed
+	w.result.Statuses = append(w.result.Statuses[:0], engine.Status{Rule: rule, Decision: d, OverLimit: !d.Allowed})
+	return err
+}
+
+// viewOf returns the bytes as a text that changes with them. A memory store keeps no key.
+func viewOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
 // isDenied reports whether a rule denies its descriptor, or would if it were not in shadow mode.
 func isDenied(s *engine.Status) bool {
 	return s.Rule != nil && !s.Rule.Unlimited && !s.Decision.Allowed
@@ -108,6 +149,9 @@ func isDenied(s *engine.Status) bool {
 // keyOf returns the key under which a descriptor is counted, and the rule that it matches. It is valid until the
 // next call.
 func (w *world) keyOf(domain string, d *engine.Descriptor) (*rules.Rule, []byte) {
+	if w.rule != nil { // decideNow has asked already
+		return w.rule, w.key
+	}
 	rule, key := w.set.Domain(domain).Match(d.Entries, w.key[:0])
 	w.key = rules.ShortenKey(key, 0)
 	return rule, w.key

@@ -94,8 +94,10 @@ func (s *Server) handleSimulateLog(w http.ResponseWriter, r *http.Request) {
 }
 
 func simulateLog(w http.ResponseWriter, r *http.Request, q simulator.LogQuery) (*simulator.LogSimulation, error) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(maxLogUpload)) // not supported by recorders of tests
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(maxLogUpload)) // not supported by recorders of tests
 	log, err := io.ReadAll(http.MaxBytesReader(w, r.Body, simulator.MaxLogBytes))
+	_ = control.SetReadDeadline(time.Time{}) // which would end the simulation, too
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -158,6 +158,12 @@ soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty
 soak-sql: setup-integration ## Keep a table of PostgreSQL under load for SOAK (5m), and print its size
 	go test ./sqlstore -count=1 -timeout=0 -tags integration -run '^TestIntegrationPostgresSoak$$' -v -sqlstore.soak=$(SOAK)
 
+WORLDS ?= 1000
+
+.PHONY: worlds
+worlds: ## Simulate WORLDS (1000) random worlds of regions that fail, from seed SEED (1)
+	go test ./regions -count=1 -timeout=0 -run '^TestWorldsKeepTheBound$$' -v -regions.worlds=$(WORLDS) -regions.seed=$(or $(SEED),1)
+
 .PHONY: bench
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(DATABASES)"

@@ -13,7 +13,7 @@ import (
 
 // RedisPools returns the pools of a region on its Redis, one hash PREFIX:pool:KEY for each key of each
 // limit. A call ends after the timeout at the latest; 0 means 50 milliseconds. The user of Redis needs the commands
-// time, hmget, hset, hincrby and pexpire.
+// time, hmget, hset, hincrby and pexpire. A store on a client of the program's own returns [errors.ErrUnsupported].
 func RedisPools(s *redisstore.Store, timeout time.Duration) Pools {
 	if timeout <= 0 {
 		timeout = defaultPoolTimeout

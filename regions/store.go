@@ -205,7 +205,10 @@ func (s *Store) spend(ctx context.Context, r *penstock.Request, g *globalLimit) 
 			Cost: r.Cost, AtMost: r.AtMost, Hold: g.Hold, Age: g.settings.Age,
 			Claim: claim, ClaimFor: 2 * s.timeout,
 		})
-		if err != nil { // the region's store is down, and home need not be
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			return penstock.Decision{}, err // it would never work
+		case err != nil: // the region's store is down, and home need not be
 			return s.takeAtHome(ctx, *r, g)
 		}
 		s.stats.spent.Add(spent.Granted)

@@ -180,6 +180,9 @@ func (s *Store) flush(b *batch) {
 		call.Err = err
 	default:
 		s.doWithRetries(d, held, b.calls[:])
+		if s.onBatch != nil {
+			s.onBatch(b.contexts, len(b.takes), d.began)
+		}
 	}
 	b.dispatch(s, d)
 	if call.Err == nil { // after an error, the client may still write into it
@@ -226,6 +229,15 @@ func (b *batch) fail(s *Store, d *deadline) {
 			p.err = s.errorFor(endOf(p.ctx), d, &b.calls[0])
 		}
 	})
+}
+
+// contexts yields those of the callers.
+func (b *batch) contexts(yield func(context.Context) bool) {
+	for _, t := range b.takes {
+		if !yield(t.base().ctx) {
+			return
+		}
+	}
 }
 
 func (b *batch) each(do func(*pending)) {

@@ -58,6 +58,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -89,6 +90,10 @@ type Options struct {
 	// time that is left, and at least four milliseconds. Its error is
 	// [penstock.ErrUnavailable]. Default: a call ends with the caller's context.
 	EndEarly bool
+
+	// OnBatch is called when a batch was answered or has failed, before its calls return: with their contexts, how many
+	// they are, and when it was sent. It is called concurrently, and must not block. Default: none.
+	OnBatch func(calls iter.Seq[context.Context], size int, sent time.Time)
 
 	// AllowUnavailable lets [Open] return a store while Redis is unavailable, for
 	// programs that can go on without it, for example with
@@ -165,6 +170,7 @@ type Store struct {
 	prefix      string
 	timeout     time.Duration
 	margin      func(left time.Duration) time.Duration // what a call leaves of its caller's time; nil without EndEarly
+	onBatch     func(calls iter.Seq[context.Context], size int, sent time.Time)
 	inflight    *inflightLimiter
 	limits      limitCache
 	groups      takeGroups
@@ -214,6 +220,7 @@ func newStore(client Client, o Options) *Store {
 		client:   client,
 		prefix:   o.Prefix,
 		timeout:  o.Timeout,
+		onBatch:  o.OnBatch,
 		inflight: newInflightLimiter(o.MaxCalls, maxSilence(o)),
 		now:      time.Now,
 		close:    func() {},

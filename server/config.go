@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/envoy/xds"
+	"github.com/penstock-io/penstock/server/internal/tracing"
 )
 
 // Config configures a server. [LoadConfig] makes one; [Settings] documents each field
@@ -100,6 +101,9 @@ type Config struct {
 	LogFormat  string
 	LogDenials penstock.Limit // zero: denials are not logged
 
+	TraceKeys bool
+	Traces    *tracing.Config // nil: nothing is traced
+
 	// Ratelimit is set for a server in place of envoyproxy/ratelimit.
 	Ratelimit *ratelimit.Role
 
@@ -126,6 +130,9 @@ type ListenConfig struct {
 func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
 	c, err := MergeSettings(flags, environ)
 	if err != nil {
+		return nil, err
+	}
+	if c.Traces, err = tracing.ReadEnvironment(environ); err != nil {
 		return nil, err
 	}
 	return c, c.check()

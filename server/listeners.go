@@ -166,11 +166,11 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
 		})
 	case "http":
-		observe := s.metrics.observeLatency(l.name)
+		observe := s.observeTraced(l.name)
 		envoy := s.envoyOptions(observe, requests)
 		return httpapi.New(s.engine, &httpapi.Options{
 			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Ready: s.ready, ObserveLatency: observe, Log: s.log, Requests: requests, Audit: s.audit,
-			DecisionTime: c.storeTimeout(), EnvoyJSON: rls.NewService(s.engine, &envoy),
+			DecisionTime: c.storeTimeout(), EnvoyJSON: rls.NewService(s.engine, &envoy), Tracer: s.tracer,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -229,12 +229,12 @@ func (s *Server) newRequestLog(api string) (*requestlog.Log, error) {
 }
 
 // envoyOptions returns the options of Envoy's rate limit service on a listener.
-func (s *Server) envoyOptions(observe func(time.Duration), requests *requestlog.Log) rls.ServiceOptions {
+func (s *Server) envoyOptions(observe func(context.Context, time.Duration), requests *requestlog.Log) rls.ServiceOptions {
 	names := s.config.EnvoyHeaderNames
 	return rls.ServiceOptions{
 		Headers: s.config.EnvoyHeaders, LimitHeader: names[0], RemainingHeader: names[1], ResetHeader: names[2],
 		RequestHeaders:  s.config.role().RequestHeaders,
 		DynamicMetadata: s.config.EnvoyMetadata, AsRatelimit: s.config.Ratelimit != nil, CalendarMonth: s.config.role().CalendarMonth,
-		ObserveLatency: observe, Requests: requests, Audit: s.audit,
+		ObserveLatency: observe, Tracer: s.tracer, Requests: requests, Audit: s.audit,
 	}
 }

@@ -99,7 +99,7 @@ func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 
 // handler serves the metrics.
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, EnableOpenMetrics: true}) // which has exemplars
 }
 
 // observeLatency returns a function that records decision latencies of a listener.

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/internal/tracing"
 )
 
 // LoadRatelimitConfig is [LoadConfig] for a server in place of envoyproxy/ratelimit: the
@@ -38,6 +39,9 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 		if _, err := parseHeaderNames(strings.Join(names[:], ",")); err != nil {
 			return nil, fmt.Errorf("LIMIT_REQUEST_LIMIT_HEADER, LIMIT_REQUEST_REMAINING_HEADER, LIMIT_REQUEST_RESET_HEADER: %w", err)
 		}
+	}
+	if c.Traces, err = tracing.ReadEnvironment(environ); err != nil {
+		return nil, err
 	}
 	c.Ratelimit, c.GRPC.ClientSAN = role, role.ClientSAN
 	return c, c.check()
@@ -75,13 +79,13 @@ func (s *Server) newStatistics() *ratelimit.Statistics {
 }
 
 // observeRPC records the time of a call, for both kinds of statistics.
-func (s *Server) observeRPC(listener string) func(time.Duration) {
-	own := s.metrics.observeLatency(listener)
+func (s *Server) observeRPC(listener string) func(context.Context, time.Duration) {
+	own := s.observeTraced(listener)
 	if s.statistics == nil {
 		return own
 	}
-	return func(d time.Duration) {
-		own(d)
+	return func(ctx context.Context, d time.Duration) {
+		own(ctx, d)
 		s.statistics.ObserveCall(d)
 	}
 }

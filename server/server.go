@@ -20,6 +20,7 @@ import (
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
+	"github.com/penstock-io/penstock/server/internal/tracing"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/storepolicy"
@@ -49,6 +50,7 @@ type Server struct {
 	daemons       atomic.Int64                  // that share Redis, as far as they see each other
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store
+	tracer        *tracing.Tracer               // nil if nothing is traced
 	board         observe.Board                 // nil if the store shares no summaries
 	background    []func(context.Context)       // run until the listeners are closed
 	closers       []func(context.Context) error // of the store; called last to first
@@ -69,7 +71,9 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storepolicy.Policies{Defaults: c.defaultStorePolicy()}}
-	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openCandidateRules, s.openListeners, s.openStatistics} {
+	for _, step := range []func(context.Context) error{
+		s.openData, s.openAudit, s.openTracer, s.openStore, s.openRules, s.openCandidateRules, s.openListeners, s.openStatistics,
+	} {
 		if err := step(ctx); err != nil {
 			s.closeAll()
 			return nil, err

@@ -41,7 +41,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		return err
 	}
 	s.engine = engine.New(store, &engine.Options{
-		TopKeys: s.topKeys, OnDecided: record,
+		TopKeys: s.topKeys, OnDecided: record, OnResult: s.onResult(), OnTaken: s.onTaken(),
 		Token: s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.requestLimits(),
@@ -136,7 +136,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	limited, cancel := context.WithTimeout(ctx, c.connectTimeout())
 	defer cancel()
 	redis, err := redisstore.Open(limited, c.Store, &redisstore.Options{
-		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true, EndEarly: true,
+		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true, EndEarly: true, OnBatch: s.onBatch(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.origin("store"), err)
@@ -162,7 +162,7 @@ func (s *Server) wrapStore(ctx context.Context, remote monitoredStore, name stri
 	c := s.config
 	s.monitor = newMonitor(remote, name, s.metrics, s.log)
 	local := penstock.NewMemory(c.memoryOptions())
-	fallback := penstock.WithFallback(newTimedStore(remote, s.monitor.label, s.metrics), local, &penstock.FallbackOptions{
+	fallback := penstock.WithFallback(newTimedStore(remote, s.monitor.label, s.metrics, s.tracer), local, &penstock.FallbackOptions{
 		Timeout:   c.storeTimeout(),
 		OnFailure: s.onStoreFailure,
 		OnChange:  s.monitor.onChange,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/internal/tracing"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -19,18 +20,22 @@ type remoteStore interface {
 // the network: in memory, reading the clock would cost as much as the decision.
 type timedStore struct {
 	penstock.BatchFunc
-	next            remoteStore
-	take, each, all prometheus.Observer
-	errors          prometheus.Counter
+	next      remoteStore
+	name      string
+	tracer    *tracing.Tracer // nil if nothing is traced
+	durations [len(operations)]prometheus.Observer
+	errors    prometheus.Counter
 }
 
-func newTimedStore(next remoteStore, name string, m *metrics) *timedStore {
+func newTimedStore(next remoteStore, name string, m *metrics, t *tracing.Tracer) *timedStore {
 	s := &timedStore{
 		next:   next,
-		take:   m.storeDuration.WithLabelValues(name, "take"),
-		each:   m.storeDuration.WithLabelValues(name, "take_each"),
-		all:    m.storeDuration.WithLabelValues(name, "take_all"),
+		name:   name,
+		tracer: t,
 		errors: m.storeErrors.WithLabelValues(name),
+	}
+	for op, label := range operations {
+		s.durations[op] = m.storeDuration.WithLabelValues(name, label)
 	}
 	s.BatchFunc = s.decide
 	return s
@@ -48,23 +53,29 @@ func (s *timedStore) Timeout() time.Duration { return s.next.Timeout() }
 // decide records a call. An invalid request is not a failure of the store.
 func (s *timedStore) decide(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 	begin := time.Now()
+	ctx, trip := s.tracer.BeginRoundTrip(ctx, begin)
 	err := penstock.TakeBatch(ctx, s.next, rs, ds, all)
-	s.durations(len(rs), all).Observe(time.Since(begin).Seconds())
+	op := operationOf(len(rs), all)
+	s.durations[op].Observe(time.Since(begin).Seconds())
+	trip.End(s.name, operations[op], len(rs), err)
 	if errors.Is(err, penstock.ErrUnavailable) {
 		s.errors.Inc()
 	}
 	return err
 }
 
-// durations returns the histogram of calls with n requests.
-func (s *timedStore) durations(n int, all bool) prometheus.Observer {
+// operations are the names of store calls, by which operationOf tells them apart.
+var operations = [...]string{"take", "take_each", "take_all"}
+
+// operationOf returns the operation of a call with n requests.
+func operationOf(n int, all bool) int {
 	switch {
 	case all:
-		return s.all
+		return 2
 	case n == 1:
-		return s.take
+		return 0
 	}
-	return s.each
+	return 1
 }
 
 // A sourceCounter counts decisions by their source. It counts takes, and neither peeks nor

@@ -18,6 +18,6 @@ func (farMemory) Timeout() time.Duration { return 0 }
 func TestTimedStoreIsAStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
-		return newTimedStore(farMemory{memory}, "memory", newMetrics())
+		return newTimedStore(farMemory{memory}, "memory", newMetrics(), nil)
 	})
 }

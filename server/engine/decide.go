@@ -166,6 +166,9 @@ func (e *Engine) DecideOn(ctx context.Context, domain string, terms Terms, ds []
 	if e.options.OnDecided != nil && !terms.Settle {
 		e.options.OnDecided(domain, ds, r.OverLimit)
 	}
+	if e.options.OnResult != nil {
+		e.options.OnResult(ctx, ds, r)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -100,6 +101,12 @@ type Options struct {
 	// OnDecided is called after each request by the rules that takes or refunds units, unless it
 	// failed. It is called concurrently, must not block, and must not keep its arguments. Optional.
 	OnDecided func(domain string, ds []Descriptor, denied bool)
+
+	// OnResult is called after each decision by the rules, and OnTaken after each under a limit that the request
+	// brings, with the context of the caller. They are called concurrently, must not block, and must not keep their
+	// arguments. Optional.
+	OnResult func(ctx context.Context, ds []Descriptor, r *Result)
+	OnTaken  func(ctx context.Context, r penstock.Request, d penstock.Decision)
 
 	// TopKeys counts the keys of decisions. Default: they are not counted.
 	TopKeys *topkeys.Tracker

@@ -28,6 +28,9 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 		return d, err
 	}
 	stats.Count(&r.Limit, r.Key, r.Cost, &d)
+	if e.options.OnTaken != nil {
+		e.options.OnTaken(ctx, r, d)
+	}
 	return d, nil
 }
 
@@ -63,6 +66,9 @@ func (e *Engine) takeMany(ctx context.Context, take takeMany, inTakeAll bool, rs
 	for i := range rs {
 		if !denied || !ds[i].Allowed { // if one denies, the others were only peeked at
 			stats.Count(&rs[i].Limit, rs[i].Key, rs[i].Cost, &ds[i])
+		}
+		if e.options.OnTaken != nil {
+			e.options.OnTaken(ctx, rs[i], ds[i])
 		}
 	}
 	return nil

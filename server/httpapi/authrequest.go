@@ -53,7 +53,7 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 	ctx := r.Context()
 	start := s.startTimer()
 	response, err := s.decideAuthRequest(r, c, a)
-	s.stopTimer(start)
+	s.stopTimer(ctx, start)
 	delay := response.Decision.Delay
 	if err != nil || !response.Decision.Allowed || delay == 0 {
 		return response, err

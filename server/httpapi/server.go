@@ -28,6 +28,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/internal/tracing"
 )
 
 // Options configure a [Server]. The zero value has all defaults.
@@ -52,10 +53,13 @@ type Options struct {
 	// Default: always ready.
 	Ready func() error
 
-	// ObserveLatency is called with the duration of each decision, without the
+	// ObserveLatency is called with the context and the duration of each decision, without the
 	// time for which a request was held. It is called concurrently, and must not
 	// block. Default: none.
-	ObserveLatency func(time.Duration)
+	ObserveLatency func(context.Context, time.Duration)
+
+	// Tracer traces requests for decisions. Default: none are.
+	Tracer *tracing.Tracer
 
 	// DecisionTime is how long a decision may take, such as the timeout of a remote store.
 	// Connections that are not answered five seconds later are closed. Default: 0.
@@ -82,7 +86,8 @@ type Server struct {
 	addresses      *address.Resolver
 	envoyJSON      http.Handler
 	ready          func() error
-	observeLatency func(time.Duration)
+	observeLatency func(context.Context, time.Duration)
+	tracer         *tracing.Tracer
 	requests       *requestlog.Log
 	audit          *audit.Log
 }
@@ -101,7 +106,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	s := &Server{
 		requests: o.Requests, audit: o.Audit,
 		engine: e, headers: o.Headers, maxHold: o.MaxHold,
-		envoyJSON: o.EnvoyJSON, ready: o.Ready, observeLatency: o.ObserveLatency,
+		envoyJSON: o.EnvoyJSON, ready: o.Ready, observeLatency: o.ObserveLatency, tracer: o.Tracer,
 	}
 	s.addresses = address.NewResolver(o.TrustedProxies, 0)
 	if s.maxHold <= 0 {
@@ -121,22 +126,23 @@ func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
 // returns. When ctx ends first, it aborts them and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
-// An endpoint is a path, the methods allowed there, and its handler. Nil methods
+// An endpoint is a path, the methods allowed there, its handler, and whether it decides. Nil methods
 // allow all.
 type endpoint struct {
 	path    string
 	methods []string
 	handle  func(*Server, http.ResponseWriter, *http.Request)
+	decides bool
 }
 
 // endpoints lists the whole API, as openapi.yaml does.
 var endpoints = [...]endpoint{
-	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake},
-	{"/v1/settle", []string{http.MethodPost}, (*Server).handleSettle},
-	{"/v1/auth", nil, (*Server).handleAuthRequest},
-	{envoyPath, nil, func(s *Server, w http.ResponseWriter, r *http.Request) { s.envoyJSON.ServeHTTP(w, r) }},
-	{"/healthcheck", readMethods, (*Server).handleHealthcheck},
-	{"/openapi.yaml", readMethods, (*Server).handleOpenAPI},
+	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake, true},
+	{"/v1/settle", []string{http.MethodPost}, (*Server).handleSettle, true},
+	{"/v1/auth", nil, (*Server).handleAuthRequest, true},
+	{envoyPath, nil, func(s *Server, w http.ResponseWriter, r *http.Request) { s.envoyJSON.ServeHTTP(w, r) }, true},
+	{"/healthcheck", readMethods, (*Server).handleHealthcheck, false},
+	{"/openapi.yaml", readMethods, (*Server).handleOpenAPI, false},
 }
 
 // envoyPath is there only with Options.EnvoyJSON.
@@ -154,6 +160,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case e.methods != nil && !slices.Contains(e.methods, r.Method):
 			s.requests.Invalid(requestlog.NotFound, "method "+r.Method+" of "+e.path, r.RemoteAddr)
 			httpserver.MethodNotAllowed(w, r, strings.Join(e.methods, ", "))
+		case e.decides && s.tracer != nil:
+			s.traced(e, w, r)
 		default:
 			e.handle(s, w, r)
 		}
@@ -161,6 +169,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.requests.Invalid(requestlog.NotFound, "path "+r.URL.Path, r.RemoteAddr)
 	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "no such path; see /openapi.yaml"})
+}
+
+// traced handles a request, with a span if its caller samples it.
+func (s *Server) traced(e *endpoint, w http.ResponseWriter, r *http.Request) {
+	ctx, span := s.tracer.Start(r.Context(), "http", r.Header["Traceparent"])
+	if span != nil {
+		defer span.End()
+		r = r.WithContext(ctx)
+	}
+	e.handle(s, w, r)
 }
 
 // handleHealthcheck answers GET /healthcheck as envoyproxy/ratelimit does.
@@ -189,8 +207,8 @@ func (s *Server) startTimer() (start time.Time) {
 	return start
 }
 
-func (s *Server) stopTimer(start time.Time) {
+func (s *Server) stopTimer(ctx context.Context, start time.Time) {
 	if s.observeLatency != nil {
-		s.observeLatency(time.Since(start))
+		s.observeLatency(ctx, time.Since(start))
 	}
 }

@@ -50,7 +50,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
 	}
 	start := s.startTimer()
 	response, err := s.decide(c, r, refunds, mayRefund)
-	s.stopTimer(start)
+	s.stopTimer(r.Context(), start)
 	if err != nil {
 		s.writeTakeProblem(w, r, err)
 		return

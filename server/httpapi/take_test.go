@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -313,7 +314,7 @@ func TestObserveLatencyExcludesHolding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var latencies []time.Duration
 		server := newServer(t, newEngine(t, penstock.NewMemory(nil), nil), &httpapi.Options{
-			ObserveLatency: func(d time.Duration) { latencies = append(latencies, d) },
+			ObserveLatency: func(_ context.Context, d time.Duration) { latencies = append(latencies, d) },
 		})
 		authDirectly(t.Context(), server, "domain=edge&line=k")
 		authDirectly(t.Context(), server, "domain=edge&line=k")

@@ -31,7 +31,7 @@ const (
 	reasonFallback  = "without Redis the server decides locally, stays healthy, and connects later"
 	reasonXDS       = "it is about rules over xDS, and CONFIG_TYPE is FILE"
 	reasonMemcached = "it is about memcached, and BACKEND_TYPE is redis"
-	reasonTracing   = "there are no traces; log lines and metrics tell about decisions"
+	reasonTracing   = "requests are traced if their traceparent is sampled and OTEL_EXPORTER_OTLP_ENDPOINT is set; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES name the service"
 )
 
 // variables are all that envoyproxy/ratelimit has.

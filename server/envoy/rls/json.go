@@ -44,7 +44,7 @@ func (s *Service) decideHTTP(r *http.Request) (response []byte, over bool, err e
 	if err != nil {
 		return nil, false, err
 	}
-	defer s.observe(time.Now())
+	defer s.observe(r.Context(), time.Now())
 	return s.HandleJSON(r.Context(), body, Caller{
 		MayRefund: func() bool { return s.engine.MayRefund(auth.HTTPCaller(r)) },
 		Entry:     func() audit.Entry { return auth.HTTPEntry(r, s.engine.Identify(auth.HTTPCaller(r))) },

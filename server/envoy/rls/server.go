@@ -128,7 +128,7 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.InTapHandle(setCallTimeout),
+		grpc.InTapHandle(o.beginCall),
 		grpc.StreamInterceptor(boundFirstMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/internal/tracing"
 )
 
 // Errors for requests that are not decided. The engine has more.
@@ -56,9 +57,12 @@ type ServiceOptions struct {
 	// CalendarMonth is for overrides: [rules.CalendarMonth].
 	CalendarMonth bool
 
-	// ObserveLatency is called with the duration of each call. It is called
+	// ObserveLatency is called with the context and the duration of each call. It is called
 	// concurrently, and must not block. Default: none.
-	ObserveLatency func(time.Duration)
+	ObserveLatency func(context.Context, time.Duration)
+
+	// Tracer traces calls over gRPC. Default: none are.
+	Tracer *tracing.Tracer
 
 	// Requests logs invalid calls and denials. Default: none are.
 	Requests *requestlog.Log
@@ -121,9 +125,9 @@ type Caller struct {
 }
 
 // observe records the time of a call that began at start.
-func (s *Service) observe(start time.Time) {
+func (s *Service) observe(ctx context.Context, start time.Time) {
 	if s.options.ObserveLatency != nil {
-		s.options.ObserveLatency(time.Since(start))
+		s.options.ObserveLatency(ctx, time.Since(start))
 	}
 }
 

@@ -52,7 +52,11 @@ type encodedResponse []byte
 // shouldRateLimit is gRPC's handler of ShouldRateLimit.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // gRPC has the context second
 	s := srv.(*Server)
-	defer s.observe(time.Now())
+	start := time.Now()
+	if s.options.Tracer != nil {
+		defer s.options.Tracer.SpanOf(ctx).End()
+	}
+	defer s.observe(ctx, start)
 	return s.handle(ctx, decode)
 }
 

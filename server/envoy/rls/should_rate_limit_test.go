@@ -252,7 +252,7 @@ func TestUnixSocketIsLocal(t *testing.T) {
 
 func TestObserveLatencyEveryCall(t *testing.T) {
 	var observed atomic.Int64
-	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &rls.Options{ServiceOptions: rls.ServiceOptions{ObserveLatency: func(d time.Duration) {
+	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &rls.Options{ServiceOptions: rls.ServiceOptions{ObserveLatency: func(_ context.Context, d time.Duration) {
 		if d >= 0 {
 			observed.Add(1)
 		}

@@ -16,6 +16,15 @@ import (
 // message in memory.
 const callTimeout = 10 * time.Second
 
+// beginCall bounds a call, and begins its span if its caller samples it: here the headers need not be copied.
+func (o *Options) beginCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+	ctx, err := setCallTimeout(ctx, info)
+	if o.Tracer != nil && info.FullMethodName == fullMethod {
+		ctx, _ = o.Tracer.Start(ctx, "grpc", info.Header["traceparent"])
+	}
+	return ctx, err
+}
+
 // setCallTimeout bounds calls, but for streams that go on: see boundFirstMessage.
 func setCallTimeout(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != fullMethod && !isShort(info.FullMethodName) {

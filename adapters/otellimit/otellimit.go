@@ -1,0 +1,114 @@
+// Package otellimit traces the decisions of a program's limits with OpenTelemetry:
+//
+//	store := otellimit.WithTraces(redis, nil)
+//
+// A call of the store within a sampled span has a span of its own, with the limit, the result, what decided, the cost and
+// what remains; of several requests each is an event. A call outside of one costs a look at its context. Wrap the whole
+// store, to see which of its wrappers decide, or the remote store inside them, to see its round trips, or both.
+//
+// The daemon traces its own decisions, under the same names.
+package otellimit
+
+import (
+	"context"
+
+	"github.com/penstock-io/penstock"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Options are the settings of [WithTraces].
+type Options struct {
+	// TracerProvider makes the spans. Default: the global one.
+	TracerProvider trace.TracerProvider
+
+	// Name is that of the spans. Default: penstock.take.
+	Name string
+
+	// Keys adds the keys of requests, which may be personal data. Default: no span has them.
+	Keys bool
+}
+
+// WithTraces returns a store that traces the decisions of the next. Nil options mean all defaults.
+func WithTraces(next penstock.Store, o *Options) penstock.BatchFunc {
+	var options Options
+	if o != nil {
+		options = *o
+	}
+	if options.TracerProvider == nil {
+		options.TracerProvider = otel.GetTracerProvider()
+	}
+	if options.Name == "" {
+		options.Name = "penstock.take"
+	}
+	tracer := options.TracerProvider.Tracer("github.com/penstock-io/penstock/adapters/otellimit")
+	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		if !trace.SpanContextFromContext(ctx).IsSampled() {
+			return penstock.TakeBatch(ctx, next, rs, ds, all)
+		}
+		ctx, span := tracer.Start(ctx, options.Name)
+		defer span.End()
+		err := penstock.TakeBatch(ctx, next, rs, ds, all)
+		options.describe(span, rs, ds, err)
+		return err
+	}
+}
+
+// describe adds the decisions to a span: the one that matters as attributes, and several as events. The text of an error
+// may contain a key.
+func (o *Options) describe(span trace.Span, rs []penstock.Request, ds []penstock.Decision, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, "no decision")
+		if o.Keys {
+			span.RecordError(err)
+		}
+	}
+	for i := range rs {
+		if len(rs) > 1 {
+			span.AddEvent("penstock.decision", trace.WithAttributes(o.attributes(&rs[i], &ds[i])...))
+		}
+	}
+	if i := tightest(ds[:min(len(rs), len(ds))]); i >= 0 {
+		span.SetAttributes(o.attributes(&rs[i], &ds[i])...)
+	}
+}
+
+// tightest returns the index of the first denial, or else of the decision with the least left; -1 if there is none.
+func tightest(ds []penstock.Decision) int {
+	most := -1
+	for i := range ds {
+		switch {
+		case !ds[i].Allowed:
+			return i
+		case most < 0 || ds[i].Remaining < ds[most].Remaining:
+			most = i
+		}
+	}
+	return most
+}
+
+func (o *Options) attributes(r *penstock.Request, d *penstock.Decision) []attribute.KeyValue {
+	as := []attribute.KeyValue{
+		attribute.String("penstock.result", result(d)), attribute.Int64("penstock.cost", r.Cost), attribute.Int64("penstock.limit", d.Limit),
+		attribute.Int64("penstock.remaining", d.Remaining), attribute.String("penstock.source", d.Source.String()),
+	}
+	if r.Limit.Name != "" && !r.Limit.Untrusted {
+		as = append(as, attribute.String("penstock.rule", r.Limit.Name))
+	}
+	if o.Keys {
+		as = append(as, attribute.String("penstock.key", r.Key))
+	}
+	return as
+}
+
+func result(d *penstock.Decision) string {
+	switch {
+	case *d == penstock.Decision{}:
+		return "error"
+	case d.Allowed:
+		return "allowed"
+	}
+	return "denied"
+}

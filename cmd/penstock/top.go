@@ -178,6 +178,10 @@ func (t *topCommand) fetch(ctx context.Context, at *connection) (*topFrame, erro
 		FailedReload **adminapi.Reload `json:"failed_reload"`
 	}{&f.live, &f.failedReload}
 	err := t.getLive(ctx, at, &response)
+	if err == nil && t.view == viewLive {
+		compared := struct{ Candidates *[]adminapi.Candidate }{&f.candidates}
+		_, err = at.admin(ctx, adminRequest{method: http.MethodGet, path: "/v1/candidates", query: queryOf("keys", "0")}, &compared)
+	}
 	if err == nil && t.view == viewKeys {
 		f.top = &observe.Top{}
 		err = t.getTop(ctx, at, t.by, f.top)

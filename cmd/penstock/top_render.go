@@ -20,6 +20,7 @@ type topFrame struct {
 	live         observe.Live
 	failedReload *adminapi.Reload // nil unless the last load of the rules failed
 	top          *observe.Top     // nil in the live view
+	candidates   []adminapi.Candidate
 	sort         string
 	width        int
 	color        bool
@@ -34,6 +35,7 @@ func (f *topFrame) lines() []string {
 		lines = append(lines, f.store())
 		lines = append(lines, f.listeners()...)
 		lines = append(append(lines, ""), f.rules()...)
+		lines = append(lines, f.compared()...)
 	}
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")
@@ -87,6 +89,16 @@ func (f *topFrame) warnings() (lines []string) {
 		if d.Missing {
 			lines = append(lines, f.yellow(f.cut("no news from "+printable(d.Name))))
 		}
+	}
+	return lines
+}
+
+// compared shows what limits that are tried would change.
+func (f *topFrame) compared() (lines []string) {
+	for _, c := range f.candidates {
+		text := fmt.Sprintf("candidate %s of %s: %d requests, %d denied, %d would be, %d newly", printable(c.Candidate), printable(c.Rule),
+			c.Requests, c.Denied, c.WouldDeny, c.NewlyDenied)
+		lines = append(lines, f.cut(text))
 	}
 	return lines
 }

@@ -7,6 +7,7 @@ import (
 	"unicode"
 
 	"github.com/penstock-io/penstock/server/adminapi"
+	"github.com/penstock-io/penstock/server/candidates"
 	"github.com/penstock-io/penstock/server/observe"
 )
 
@@ -165,5 +166,16 @@ func TestSparklineFitsItsColumns(t *testing.T) {
 		if got := sparkline(c.values, c.columns); got != c.want {
 			t.Errorf("%v in %d: got %q, want %q", c.values, c.columns, got, c.want)
 		}
+	}
+}
+
+func TestTopComparesCandidates(t *testing.T) {
+	f := aFrame()
+	f.candidates = []adminapi.Candidate{{
+		Rule: "edge/user", Candidate: "60/1m burst=20", Counts: candidates.Counts{Requests: 100, Denied: 1, WouldDeny: 8, NewlyDenied: 7},
+	}}
+	const want = "candidate 60/1m burst=20 of edge/user: 100 requests, 1 denied, 8 would be, 7 newly"
+	if got := strings.Join(f.lines(), "\n"); !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant %s", got, want)
 	}
 }

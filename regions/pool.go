@@ -2,9 +2,12 @@ package regions
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"time"
+
+	"github.com/penstock-io/penstock"
 )
 
 // Pools hold the units that a region has of each key. [RedisPools] keeps them for all processes of a
@@ -133,7 +136,8 @@ func (p *pool) deposit(now int64, l Lot) bool {
 	return true
 }
 
-// MemoryPools are pools in this process, for a region that consists of it alone, and for tests.
+// MemoryPools are pools in this process, for a region that consists of it alone, and for tests. There are at most
+// 262,144: home decides for the keys of others.
 type MemoryPools struct {
 	now func() time.Time
 
@@ -141,6 +145,10 @@ type MemoryPools struct {
 	pools map[string]*memoryPool
 	sweep time.Time
 }
+
+const maxMemoryPools = 1 << 18
+
+var errFull = fmt.Errorf("regions: %w: no room for another pool", penstock.ErrUnavailable)
 
 type memoryPool struct {
 	pool
@@ -162,6 +170,9 @@ func (m *MemoryPools) Spend(_ context.Context, key string, a Ask) (Spent, error)
 	now := m.now()
 	m.forget(now)
 	p := m.pools[key]
+	if p == nil && len(m.pools) >= maxMemoryPools {
+		return Spent{}, errFull
+	}
 	if p == nil {
 		p = &memoryPool{}
 	}

@@ -1,11 +1,13 @@
 package regions_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/regions"
@@ -166,4 +168,26 @@ func randomLot(rng *rand.Rand, claim string, s regions.Spent) regions.Lot {
 		l.End = s.At + time.Duration(rng.IntN(5000))*time.Millisecond
 	}
 	return l
+}
+
+func TestMemoryPoolsAreBounded(t *testing.T) {
+	now := time.Now()
+	pools := regions.NewMemoryPools(func() time.Time { return now })
+	full := false
+	for i := range 300_000 {
+		_, err := pools.Spend(ctx, strconv.Itoa(i), regions.Ask{Cost: 1, Hold: 8, Claim: "c"})
+		if full = full || err != nil; full && !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatalf("key %d: %v", i, err)
+		}
+	}
+	if !full {
+		t.Fatal("there is room for any number of keys")
+	}
+	if _, err := pools.Spend(ctx, "0", regions.Ask{Cost: 1, Hold: 8}); err != nil {
+		t.Errorf("a key that has a pool: %v", err)
+	}
+	now = now.Add(11 * time.Minute)
+	if _, err := pools.Spend(ctx, "new", regions.Ask{Cost: 1, Hold: 8, Claim: "c"}); err != nil {
+		t.Errorf("after all pools were idle: %v", err)
+	}
 }

@@ -235,7 +235,7 @@ func (t *apiTest) sendCandidates() {
 		e.TryRules(nil)
 		if candidate == "" {
 			tried, _ := rules.Parse(rules.File{Name: "next.yaml", Text: []byte("domain: edge\ndescriptors: [{key: remote_address, limit: 3/1m}, {key: more, limit: 1/1m}]")})
-			tried.AsCandidates()
+			_ = tried.AsCandidates()
 			e.TryRules(tried)
 		}
 		t.send(s, "GET", "/v1/candidates", "")

@@ -294,7 +294,7 @@ func TestCandidateAloneFailsNoRequest(t *testing.T) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
 	e, tried := newEngine(t, down, candidateRules, nil), parse(t, "domain: shop\ndescriptors: [{key: new, limit: 1/1h}]")
-	tried.AsCandidates()
+	_ = tried.AsCandidates()
 	e.TryRules(tried)
 	want(t, decide(t, e, "shop", descriptor(1, "new=a")), "allowed: no rule")
 	want(t, compared(t, e, "shop/new"), "0 0 0 0")

@@ -154,3 +154,37 @@ func TestIntegrationRegionsKeepTheBoundOnRedis(t *testing.T) {
 	t.Logf("%d requests, %d granted of at most %d; median %v, p99 %v; far region: %+v",
 		l.asked.Load(), l.granted.Load(), most, l.delays[len(l.delays)/2], l.delays[len(l.delays)*99/100], far.stores[0].Stats())
 }
+
+// Twice the limit in the farthest of three regions uses the limit, by few calls to home, most of which no request waits for.
+// How many requests there are in the time depends on the machine, so the figures are those of the requests that there were.
+func TestIntegrationRegionsUseTheLimitOnRedis(t *testing.T) {
+	all := startRegions(t)
+	far := all[2]
+	l := &realLoad{limit: penstock.PerMinute(6000)}
+	for began := time.Now(); time.Since(began) < time.Minute; { // what an idle key has at first
+		d, err := far.stores[0].Take(ctx, penstock.Request{Key: "key", Limit: l.limit, Cost: 200})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			break
+		}
+	}
+	calls := func() (n int64) {
+		for _, s := range far.stores {
+			n += s.Stats().Claims + s.Stats().AtHome
+		}
+		return n
+	}
+	before, began := calls(), time.Now()
+	granted := l.run(t, 20*time.Second, far)
+	const lot = 240 // which home may still have, until the region asks again
+	asked, due := l.asked.Load(), 100*time.Since(began).Seconds()
+	per100 := 100 * float64(calls()-before) / float64(asked)
+	slices.Sort(l.delays)
+	t.Logf("%d requests; %d granted of %.0f; %.2f calls to home for 100 requests; median %v, p99 %v",
+		asked, granted, due, per100, l.delays[len(l.delays)/2], l.delays[len(l.delays)*99/100])
+	if asked >= 200*20 && (float64(granted+lot) < 0.95*due || per100 > 1) {
+		t.Errorf("want 0.95 of the limit, and one call for 100 requests")
+	}
+}

@@ -18,14 +18,13 @@ type LeaseOptions struct {
 	// at most a tenth of a limit's burst. Default: 1.
 	Nodes int
 
-	// MaxAge is how long units are held. Units not spent by then are refunded.
+	// MaxAge is how long units of a token bucket are held. Units not spent by then are refunded.
 	// It counts from before the store was called, on this machine's monotonic
 	// clock. Default: one second.
 	MaxAge time.Duration
 
-	// Only selects the limits to lease. It is called only for token buckets,
-	// because no other algorithm can be leased. It must be safe for concurrent
-	// use. Default: all.
+	// Only selects the limits to lease. It is called only for those that [Limit.CanLease].
+	// It must be safe for concurrent use. Default: all.
 	Only func(Limit) bool
 
 	// MaxKeys bounds the keys tracked at once, counting each pair of key and
@@ -55,7 +54,14 @@ type LeaseOptions struct {
 // refund is tried once. If the store cannot be reached, the units come back only
 // by time.
 //
-// A refill takes what the key is expected to need for seven tenths of τ. A key
+// A unit of a window is spent in the window that it was charged to. So a fixed window admits at most Count, and any
+// Period of a sliding window at most 2·Count − 2, as without a Lease. The end of the window is the store's
+// ResetAfter, less two milliseconds and a thousandth, on this machine's monotonic clock, from before the store was called: no
+// clocks are compared, only their rates. Nothing is refunded, because a refund that arrives late would count in the next
+// window; a process that ends, or has no more requests for the key, keeps what it holds from the others until the
+// window ends, at most a tenth of Count over all processes.
+//
+// A refill takes what the key is expected to need for seven tenths of τ, or until the window ends. A key
 // with fewer than eight requests in that time is not leased, nor is a limit with
 // a burst below 20·N. When the store has few units of a key left, requests go to
 // it one by one. Very busy keys, with 100 units or more per quarter of a second,
@@ -65,7 +71,7 @@ type LeaseOptions struct {
 //
 // Decisions by leased units have [SourceLease], and a Remaining that was true
 // when the units were taken. Requests with an ID, Overdraw or KeepFree, and limits
-// with another algorithm, pass through unchanged. KeepFree does not count leased
+// with other algorithms, pass through unchanged. KeepFree does not count leased
 // units as free. A charge does not use up leased units, which are charged already;
 // what it owes stops the next refill.
 type Lease struct {
@@ -89,6 +95,10 @@ const (
 	defaultLeaseAge  = time.Second
 	defaultLeaseKeys = 1 << 14
 	maxRefundBatch   = 128 // keys refunded in one call
+
+	// maxLeasedCapacity is that of the largest limit to lease. One that no traffic reaches only counts:
+	// its caller compares the count of the store with another number.
+	maxLeasedCapacity = 1 << 44
 
 	// maxRefillWait is how long a request waits in all, if one refill after the
 	// other leaves no units for it.
@@ -139,7 +149,7 @@ type leaseRequest struct {
 
 // newRequest prepares a request. It is not ok if the request cannot be leased.
 func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
-	if r.Limit.Algorithm != TokenBucket {
+	if r.Limit.leaseKind() == noLease {
 		return lr, false
 	}
 	cl, err := l.limits.forRequest(r)
@@ -147,7 +157,7 @@ func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
 		return lr, false
 	}
 	maxHeld := cl.capacity / (10 * l.nodes.Load())
-	if maxHeld < 2 || l.only != nil && !l.only(r.Limit) {
+	if maxHeld < 2 || cl.capacity > maxLeasedCapacity || l.only != nil && !l.only(r.Limit) {
 		return lr, false
 	}
 	lr = leaseRequest{limit: cl, hash: hashOf(cl, r.Key), key: r.Key, cost: r.Cost, maxHeld: maxHeld}
@@ -273,7 +283,7 @@ func (l *Lease) afterStore(lr *leaseRequest, d *Decision, err error) {
 		l.setOf(lr).reset(l, lr, 0)
 	}
 	if err == nil {
-		l.setOf(lr).observe(lr, d)
+		l.setOf(lr).observe(lr, d, l.clock.Now())
 	}
 }
 

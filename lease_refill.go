@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -134,10 +135,10 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 	if old == 0 && d.Granted > 0 {
 		e.key = strings.Clone(lr.key) // it may be part of a large string
 	}
-	e.resetAt = lr.now + int64(d.ResetAfter)
+	e.resetAt, e.windowEnd = lr.now+int64(d.ResetAfter), l.windowEnd(lr, d)
 	p := &unitPool{
-		hash: lr.hash, normalHash: lr.limit.normalHash, counted: old + d.Granted,
-		takenAt: lr.now, expires: lr.now + l.maxAge, remaining: d.Remaining, resetAt: e.resetAt,
+		hash: lr.hash, normalHash: lr.limit.normalHash, counted: old + heldOf(lr, d),
+		takenAt: lr.now, expires: cmp.Or(e.windowEnd, lr.now+l.maxAge), remaining: d.Remaining, resetAt: e.resetAt,
 	}
 	oldest = p.takenAt
 	if old > 0 {
@@ -155,6 +156,32 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 		e.retryAt = lr.now + int64(d.RetryAfter)
 	}
 	return oldest
+}
+
+// leaseMargin is two ticks of a store that counts in milliseconds.
+const leaseMargin = 2 * time.Millisecond
+
+// windowEnd returns when units that were just granted must be spent, because their window ends, or 0 if they have none. The
+// store has decided after lr.now, so the window ends ResetAfter or more after it. The margins are for the ticks
+// of the store's clock, to which it rounds up, and for a clock of this machine that is slower.
+func (l *Lease) windowEnd(lr *leaseRequest, d *Decision) int64 {
+	left := int64(d.ResetAfter)
+	switch lr.limit.limit.leaseKind() {
+	case leaseAges:
+		return 0
+	case leaseEndsBefore:
+		left -= lr.limit.period
+	}
+	return max(lr.now+max(left-left/1000-int64(leaseMargin), 0), 1)
+}
+
+// heldOf returns how many of the granted units may be held. The unit that opens a sliding window is given up: its bound
+// rests on that unit being spent at once, and not just before the window ends.
+func heldOf(lr *leaseRequest, d *Decision) int64 {
+	if opens := d.Granted > 0 && d.Remaining+d.Granted == d.Limit; opens && lr.limit.limit.leaseKind() == leaseEndsBefore {
+		return d.Granted - 1
+	}
+	return d.Granted
 }
 
 // putBack puts back the units that a request spent. If they have expired, or a
@@ -224,7 +251,7 @@ func (s *leaseEntrySet) release(l *Lease, now int64, all bool) (held bool) {
 		if e.pool.units() > 0 && (all || now >= e.pool.expires) {
 			e.returnUnits(l)
 		}
-		held = held || e.pool.units() > 0
+		held = held || e.windowEnd == 0 && e.pool.units() > 0
 	}
 	return held
 }
@@ -248,8 +275,15 @@ func (lr *leaseRequest) unspent(units, takenAt int64, local bool) unspentUnits {
 
 // refundable returns how many units may be refunded. The bucket has earned some
 // back since they were taken; refunding those too would count the same time
-// twice.
+// twice. Of a window only what a fallback granted is, which is in this process.
 func (u *unspentUnits) refundable(now int64) int64 {
+	switch {
+	case u.limit.limit.leaseKind() == leaseAges:
+	case u.local:
+		return u.units
+	default:
+		return 0
+	}
 	interval := u.limit.token.Interval
 	return u.units - (max(now-u.takenAt, 0)+interval-1)/interval
 }

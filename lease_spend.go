@@ -24,8 +24,9 @@ type leaseEntry struct {
 	demand demand
 
 	// From the last decision of the store.
-	resetAt int64 // when the key is full again
-	scarce  bool  // whether too few units were left to lease any
+	resetAt   int64 // when the key is full again
+	windowEnd int64 // when units of the last refill expire with their window; 0 of a bucket
+	scarce    bool  // whether too few units were left to lease any
 
 	refillID    int64 // of the refill in flight, or 0
 	waitUntil   int64 // until when requests wait for that refill
@@ -181,7 +182,7 @@ func (s *leaseEntrySet) getOrAdd(l *Lease, lr *leaseRequest) *leaseEntry {
 			e.init(lr)
 			return e
 		}
-		if e.pool.units() == 0 && e.refillID == 0 && (unused == nil || e.demand.since < unused.demand.since) {
+		if e.isUnused(lr.now, l.maxAge) && (unused == nil || e.demand.since < unused.demand.since) {
 			unused = e
 		}
 	}
@@ -189,6 +190,13 @@ func (s *leaseEntrySet) getOrAdd(l *Lease, lr *leaseRequest) *leaseEntry {
 		unused.init(lr)
 	}
 	return unused
+}
+
+// isUnused reports whether another key may have the entry: it holds nothing, or units of a window that has ended or whose
+// key is idle.
+func (e *leaseEntry) isUnused(now, maxAge int64) bool {
+	idle := e.windowEnd > 0 && (now >= e.windowEnd || now-e.demand.since > maxIdleAges*maxAge)
+	return e.refillID == 0 && (e.pool.units() == 0 || idle)
 }
 
 // get returns the entry of a key and limit, or nil.
@@ -222,11 +230,22 @@ func (e *leaseEntry) countDemand(now, maxAge int64) {
 // wanted returns how many units to hold: enough for seven tenths of their
 // lifetime, but at most maxHeld. It is 0 for a key with little demand.
 func (e *leaseEntry) wanted(lr *leaseRequest, maxAge int64) int64 {
-	want := min(e.demand.within(lr.now, maxAge*7/10), lr.maxHeld)
+	want := min(e.demand.within(lr.now, lr.lifetime(e.windowEnd, maxAge)*7/10), lr.maxHeld)
 	if e.demand.units < minDemand || want < 2 {
 		return 0
 	}
 	return want
+}
+
+// lifetime returns for how long units of a refill can be spent: at most until the window ends, if that is known.
+func (lr *leaseRequest) lifetime(windowEnd, maxAge int64) int64 {
+	switch {
+	case lr.limit.limit.leaseKind() == leaseAges:
+		return maxAge
+	case windowEnd > lr.now:
+		return min(maxAge, windowEnd-lr.now)
+	}
+	return min(maxAge, lr.limit.period)
 }
 
 // isVeryBusy reports whether demand is so high that local denials save many
@@ -237,7 +256,7 @@ func (e *leaseEntry) isVeryBusy(now int64) bool {
 
 // observe updates an entry with the store's decision about a request. It adds the
 // units held to what a peek reports, and to what an AtMost request is granted.
-func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
+func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.get(lr)
@@ -248,11 +267,12 @@ func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
 		e.resetAt = lr.now + int64(d.ResetAfter)
 		e.scarce = d.Remaining < 2*lr.maxHeld
 	}
-	held := e.pool.usable(lr.now)
+	held := e.pool.usable(now)
 	if lr.cost == 0 {
 		d.Remaining = min(d.Remaining+held, d.Limit)
 	}
 	rest := *lr
+	rest.now = now // the window of the units may have ended during the call
 	if rest.cost = min(lr.cost-d.Granted, held); !lr.atMost || !lr.spendable || rest.cost <= 0 {
 		return
 	}
@@ -332,11 +352,14 @@ type demand struct {
 // minDemandSpan keeps the first few requests of a key from looking like a flood.
 const minDemandSpan = 50 * time.Millisecond
 
+// maxIdleAges is after how many ages demand is forgotten.
+const maxIdleAges = 8
+
 // age halves the demand if it spans more than maxAge, and drops it if it is much
 // older.
 func (m *demand) age(now, maxAge int64) {
 	switch age := now - m.since; {
-	case age > 8*maxAge || age < 0:
+	case age > maxIdleAges*maxAge || age < 0:
 		m.units, m.since = 0, now
 	case age > maxAge:
 		m.units, m.since = m.units/2, m.since+age/2

@@ -60,13 +60,14 @@ var algorithms = [...]struct {
 	owes    bool // a charge can take more than is left
 	queue   bool // admits with a delay
 	permits bool // units are held by an ID and released
+	lease   leaseKind
 
 	maxCount, maxPeriod limitBound
 }{
-	TokenBucket:   {name: "token-bucket", bucket: true, owes: true},
+	TokenBucket:   {name: "token-bucket", bucket: true, owes: true, lease: leaseAges},
 	LeakyBucket:   {name: "leaky-bucket", bucket: true, owes: true, queue: true},
-	FixedWindow:   {name: "fixed-window", aligns: true, owes: true},
-	SlidingWindow: {name: "sliding-window", owes: true, maxCount: limitBound{maxSlidingCount, "a sliding-window"}},
+	FixedWindow:   {name: "fixed-window", aligns: true, owes: true, lease: leaseEnds},
+	SlidingWindow: {name: "sliding-window", owes: true, lease: leaseEndsBefore, maxCount: limitBound{maxSlidingCount, "a sliding-window"}},
 	RollingWindow: {name: "rolling-window", parts: true},
 	SlidingLog: {
 		name:      "sliding-log",
@@ -79,6 +80,16 @@ var algorithms = [...]struct {
 		maxPeriod: limitBound{int64(maxConcurrentPeriod), "a concurrent limit; renew permits that are held for longer"},
 	},
 }
+
+// A leaseKind says for how long units that were taken ahead can be spent; see [Lease].
+type leaseKind uint8
+
+const (
+	noLease         leaseKind = iota
+	leaseAges                 // for a time; what time has not paid for can be refunded
+	leaseEnds                 // until their window ends, at the ResetAfter of the decision
+	leaseEndsBefore           // until their window ends, one Period before the ResetAfter
+)
 
 // A limitBound is the most that an algorithm can count, or for how long; 0 if it has no bound of
 // its own. The text is the end of an error message.
@@ -108,6 +119,9 @@ func (l Limit) CanOwe() bool { return l.canOwe() }
 // those of a concurrency limit.
 func (l Limit) HasPermits() bool { return l.hasPermits() }
 
+// CanLease reports whether a [Lease] can take units ahead: those of token buckets, fixed windows and sliding windows.
+func (l Limit) CanLease() bool { return l.leaseKind() != noLease }
+
 // HasQueue reports whether requests are admitted with a delay: those of a leaky bucket.
 func (l Limit) HasQueue() bool { return l.hasQueue() }
 
@@ -118,7 +132,13 @@ func (l *Limit) hasQueue() bool   { return l.isKnown() && algorithms[l.Algorithm
 func (l *Limit) hasPermits() bool { return l.isKnown() && algorithms[l.Algorithm].permits }
 func (l *Limit) aligns() bool     { return l.isKnown() && algorithms[l.Algorithm].aligns }
 func (l *Limit) hasParts() bool   { return l.isKnown() && algorithms[l.Algorithm].parts }
-func (l *Limit) isKnown() bool    { return int(l.Algorithm) < len(algorithms) }
+func (l *Limit) leaseKind() leaseKind {
+	if !l.isKnown() {
+		return noLease
+	}
+	return algorithms[l.Algorithm].lease
+}
+func (l *Limit) isKnown() bool { return int(l.Algorithm) < len(algorithms) }
 
 // An Align determines where the windows of a [FixedWindow] begin.
 type Align uint8

@@ -26,7 +26,7 @@
 //
 // The other settings are burst (of a bucket), buckets (of a rolling-window), zone (of
 // a fixed-window of a day, week, month or year, which then follows the calendar of
-// that zone), share (with on_store_failure: local), lease (of a token-bucket), deny_cache, id (of a
+// that zone), share (with on_store_failure: local), lease (of a token-bucket or a window), deny_cache, id (of a
 // concurrent limit), charge, keep_free, penalty, global, settle and hold: docs/rules.md describes each. Settings
 // that contradict each other are an error.
 package rules

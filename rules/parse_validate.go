@@ -111,7 +111,7 @@ func (d *draft) checkAlgorithm(l penstock.Limit) bool {
 		{"burst", d.isSet("burst"), penstock.Limit.IsBucket},
 		{"buckets", d.isSet("buckets"), is(penstock.RollingWindow)},
 		{"zone", d.isSet("zone"), is(penstock.FixedWindow)},
-		{"lease", d.rule.Lease != nil && *d.rule.Lease, is(penstock.TokenBucket)},
+		{"lease", d.rule.Lease != nil && *d.rule.Lease, penstock.Limit.CanLease},
 		{"charge", d.rule.ChargeAlways, penstock.Limit.CanOwe},
 		{"id", d.isSet("id"), penstock.Limit.HasPermits},
 	} {

@@ -101,7 +101,7 @@ var Settings = slices.Concat(
 		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis or the database is unavailable: local, allow or deny; default of on_store_failure in rules", Values: failureNames, set: to(oneOf(failureNames), func(c *Config) *string { return &c.OnStoreFailure })},
 		Setting{Name: "deny-cache", Default: "true", Help: "cache denials; default of deny_cache in rules", set: to(parseFlag, func(c *Config) *bool { return &c.DenyCache })},
 		Setting{Name: "deny-cache-age", Kind: "duration", Default: "1s", Help: "maximum time for which a denial is cached; a refund or reset on another server is noticed after this long", set: to(parsePositive, func(c *Config) *time.Duration { return &c.DenyCacheAge })},
-		Setting{Name: "lease", Default: "false", Help: "lease units of busy token buckets and spend them locally, which may exceed a limit by a tenth of its burst; default of lease in rules", set: to(parseFlag, func(c *Config) *bool { return &c.Lease })},
+		Setting{Name: "lease", Default: "false", Help: "lease units of busy token buckets and windows and spend them locally, which may exceed a bucket by a tenth of its burst; default of lease in rules", set: to(parseFlag, func(c *Config) *bool { return &c.Lease })},
 	),
 	group("Regions",
 		Setting{Name: "home", Kind: "url", Help: "store of the home region, which owns the limits of rules with global: its Redis as in --store, or https:// of a daemon there; default none", set: optional(to(parseHome, func(c *Config) *string { return &c.Home }))},

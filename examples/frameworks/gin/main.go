@@ -1,0 +1,36 @@
+// Gin is a service whose users share a limit over all its processes: 100 requests a minute each, counted in Redis.
+//
+//	cd examples/frameworks && go run ./gin
+//	curl -H 'X-User: 42' localhost:8080/orders
+package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+	"github.com/penstock-io/penstock"
+	ginlimit "github.com/penstock-io/penstock/adapters/gin"
+	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+func main() {
+	redis, err := redisstore.Open(context.Background(), "redis://localhost:6379", &redisstore.Options{AllowUnavailable: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	perUser, err := penstock.New(penstock.WithFallback(redis, nil, nil), penstock.PerMinute(100))
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(router(perUser).Run("localhost:8080"))
+}
+
+func router(perUser *penstock.Limiter) *gin.Engine {
+	r := gin.Default()
+	r.Use(ginlimit.Adapt(httplimit.Protect(perUser, &httplimit.Options{Key: httplimit.Header("X-User")})))
+	r.GET("/orders", func(c *gin.Context) { c.String(http.StatusOK, "hello\n") })
+	return r
+}

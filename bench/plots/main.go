@@ -24,12 +24,16 @@ func main() {
 	images := r.Flags.String("images", "../docs/images", "the folder of the pictures")
 	r.Prepare = func() {
 		r.Done = true // there is no report
-		harness.Check(os.MkdirAll(*images, 0o755))
+		harness.Check(os.MkdirAll(filepath.Join(*images, chineseFolder), 0o755))
 		for _, p := range pictures {
 			if !p.measured(*results) {
 				continue
 			}
-			harness.Check(os.WriteFile(filepath.Join(*images, p.name), []byte(p.text(*results)), 0o644))
+			text := p.text(*results)
+			harness.Check(os.WriteFile(filepath.Join(*images, p.name), []byte(text), 0o644))
+			if translated := chinese.Replace(text); translated != text {
+				harness.Check(os.WriteFile(filepath.Join(*images, chineseFolder, p.name), []byte(translated), 0o644))
+			}
 		}
 	}
 	os.Exit(r.Main(os.Args[1:], nil))

@@ -21,8 +21,13 @@ func TestPicturesMatchResults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(got) != p.text("../results") {
+		text := p.text("../results")
+		if string(got) != text {
 			t.Errorf("docs/images/%s is not what bench/results says; run: cd bench && go run ./plots", p.name)
+		}
+		translated, err := os.ReadFile(filepath.Join("../../docs/images", chineseFolder, p.name))
+		if want := chinese.Replace(text); want != text && (err != nil || string(translated) != want) {
+			t.Errorf("docs/images/%s/%s is not current: %v; run: cd bench && go run ./plots", chineseFolder, p.name, err)
 		}
 	}
 }

@@ -9,7 +9,10 @@ import (
 	"testing"
 )
 
-const lineagePage = "../../docs/lineage.md"
+const (
+	lineagePage = "../../docs/lineage.md"
+	chinesePage = "../../docs/zh-CN/lineage.md"
+)
 
 var (
 	rowOfPage  = regexp.MustCompile(`(?m)^\| .* \|$`)
@@ -19,14 +22,11 @@ var (
 )
 
 func TestLineagePageReferencesExist(t *testing.T) {
-	page, err := os.ReadFile(lineagePage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := readPage(t, lineagePage)
 	tests := testsBelow(t, "../..")
-	for _, name := range namesIn(testOnPage, page) {
+	for _, name := range append(namesIn(testOnPage, page), namesIn(testOnPage, readPage(t, chinesePage))...) {
 		if !slices.Contains(tests, name) {
-			t.Errorf("%s names the test %s, which does not exist", lineagePage, name)
+			t.Errorf("a page names the test %s, which does not exist", name)
 		}
 	}
 	for _, name := range namesIn(fileOnPage, page) {
@@ -49,11 +49,17 @@ func TestLineagePageReferencesExist(t *testing.T) {
 	}
 }
 
-func TestLineagePageListsEveryTest(t *testing.T) {
-	page, err := os.ReadFile(lineagePage)
+func readPage(t *testing.T, name string) []byte {
+	t.Helper()
+	page, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return page
+}
+
+func TestLineagePageListsEveryTest(t *testing.T) {
+	page := readPage(t, lineagePage)
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
 		t.Fatal(err)

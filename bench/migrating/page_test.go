@@ -10,9 +10,10 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-const page = "../../docs/migrating.md"
+// pages have so many blocks of Go, at least.
+var pages = map[string]int{"../../docs/migrating.md": 20, "../../docs/zh-CN/migrating.md": 9}
 
-// All Go code on the page is in these files, line by line, where it is compiled and run.
+// All Go code on the pages is in these files, line by line, where it is compiled and run.
 func TestPageCodeIsCompiled(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
@@ -26,28 +27,26 @@ func TestPageCodeIsCompiled(t *testing.T) {
 		}
 		sources.WriteString("\n" + flat(string(text)))
 	}
-	fences := goFences(t)
-	for _, fence := range fences {
-		if !strings.Contains(sources.String(), "\n"+flat(fence)) {
-			t.Errorf("not in the tests:\n%s", fence)
+	for page, atLeast := range pages {
+		fences := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(readPage(t, page), -1)
+		for _, fence := range fences {
+			if !strings.Contains(sources.String(), "\n"+flat(fence[1])) {
+				t.Errorf("%s has, and the tests have not:\n%s", page, fence[1])
+			}
 		}
-	}
-	if len(fences) < 20 {
-		t.Errorf("%d Go code blocks on the page", len(fences))
+		if len(fences) < atLeast {
+			t.Errorf("%s has %d blocks of Go", page, len(fences))
+		}
 	}
 }
 
-// goFences returns the Go code blocks of the page.
-func goFences(t *testing.T) (fences []string) {
+func readPage(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, match := range regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
-		fences = append(fences, match[1])
-	}
-	return fences
+	return string(text)
 }
 
 // flat returns a text without its indentation.
@@ -55,19 +54,17 @@ func flat(text string) string {
 	return regexp.MustCompile(`(?m)^[ \t]+`).ReplaceAllString(text, "")
 }
 
-// Limits that the page writes as text are valid.
+// Limits that the pages write as text are valid.
 func TestPageLimitsAreValid(t *testing.T) {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("[`\"](\\d+/[a-z0-9][^`\"]*)[`\"]").FindAllStringSubmatch(string(text), -1)
-	for _, match := range found {
-		if _, err := penstock.ParseLimit(match[1]); err != nil {
-			t.Errorf("%q: %v", match[1], err)
+	for page := range pages {
+		found := regexp.MustCompile("[`\"](\\d+/[a-z0-9][^`\"]*)[`\"]").FindAllStringSubmatch(readPage(t, page), -1)
+		for _, match := range found {
+			if _, err := penstock.ParseLimit(match[1]); err != nil {
+				t.Errorf("%s: %q: %v", page, match[1], err)
+			}
 		}
-	}
-	if len(found) < 5 {
-		t.Errorf("found %d limits", len(found))
+		if len(found) < 4 {
+			t.Errorf("%s has %d limits", page, len(found))
+		}
 	}
 }

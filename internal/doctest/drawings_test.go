@@ -28,7 +28,10 @@ const (
 )
 
 // pages are those whose limits must parse and whose Go must compile.
-var pages = []string{"README.md", "README.zh-CN.md", algorithmsPage, "docs/rule-sources.md"}
+var pages = []string{
+	"README.md", "README.zh-CN.md", algorithmsPage, "docs/rule-sources.md",
+	chineseAlgorithms, "docs/zh-CN/quickstart.md", "docs/zh-CN/redis-failures.md", "docs/zh-CN/rules.md", "docs/zh-CN/scenarios.md",
+}
 
 func readPage(t *testing.T, page string) string {
 	t.Helper()
@@ -53,9 +56,19 @@ var drawings = map[string]func(t *testing.T, words, body string) string{
 }
 
 func TestAlgorithmsPageBlocksAreCurrent(t *testing.T) {
-	page := readPage(t, algorithmsPage)
+	checkAllDrawn(t, drawPage(t, algorithmsPage))
+	if drawn := drawPage(t, chineseAlgorithms); !drawn["edge"] || !drawn["totals"] {
+		t.Errorf("%s draws only %v: the search is broken", chineseAlgorithms, drawn)
+	}
+}
+
+// drawPage holds the computed blocks of a page to what the code does, and returns their kinds and the
+// algorithms whose edges they draw.
+func drawPage(t *testing.T, name string) (drawn map[string]bool) {
+	t.Helper()
+	page := readPage(t, name)
 	drawn, updated := map[string]bool{}, page
-	for _, f := range Fences(algorithmsPage, page) {
+	for _, f := range Fences(name, page) {
 		kind, words, _ := strings.Cut(strings.TrimPrefix(f.Info, "text "), " ")
 		draw, known := drawings[kind]
 		if !known {
@@ -72,9 +85,15 @@ func TestAlgorithmsPageBlocksAreCurrent(t *testing.T) {
 			}
 		}
 	}
-	checkAllDrawn(t, drawn)
+	writePage(t, name, page, updated)
+	return drawn
+}
+
+// writePage writes a page that has changed, if the test was asked to.
+func writePage(t *testing.T, name, page, updated string) {
+	t.Helper()
 	if *update && updated != page {
-		if err := os.WriteFile(filepath.Join(root, algorithmsPage), []byte(updated), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(updated), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

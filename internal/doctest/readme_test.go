@@ -56,8 +56,12 @@ func headingLevels(text string) (levels []string) {
 // goComment is the part of a line that may be translated.
 var goComment = regexp.MustCompile(`(?m)\s*(//|#) .*$`)
 
+// codeBlocks leaves out drawings, whose labels are translated.
 func codeBlocks(text string) (blocks []string) {
 	for _, f := range Fences("", text) {
+		if strings.Contains(f.Body, "└──") {
+			continue
+		}
 		blocks = append(blocks, f.Info+"\n"+goComment.ReplaceAllString(f.Body, ""))
 	}
 	return blocks
@@ -72,12 +76,17 @@ func commands(text string) (lines []string) {
 	return lines
 }
 
-// linkTargets leaves out the links of the READMEs to each other, and anchors,
-// which follow the language of the headings.
+// linkTargets leaves out the links of the READMEs to each other, pages that exist in Chinese only, and anchors, which
+// follow the language of the headings. A page in Chinese stands for the English one.
 func linkTargets(text string) (targets []string) {
 	for _, m := range linkTarget.FindAllStringSubmatch(withoutFences(text), -1) {
-		if t := m[1]; t != english && t != chinese && !strings.HasPrefix(t, "#") {
-			targets = append(targets, t)
+		target, _, _ := strings.Cut(m[1], "#")
+		switch target {
+		case english, chinese, "", "docs/zh-CN/README.md", "docs/zh-CN/quickstart.md", "docs/zh-CN/scenarios.md":
+		case "docs/zh-CN/redis-failures.md":
+			targets = append(targets, "docs/reliability.md")
+		default:
+			targets = append(targets, strings.Replace(target, "/zh-CN/", "/", 1))
 		}
 	}
 	return targets

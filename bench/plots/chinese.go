@@ -7,7 +7,7 @@ var chinese = strings.NewReplacer(
 	"window edge", "窗口边界",
 	"most in any second", "任意一秒内最多",
 	"The same 60 requests under 10 a second, by algorithm", "同样的 60 个请求，限额每秒 10 个，各算法的结果",
-	"Tall: admitted at that instant (leaky bucket: acts). Short: denied.", "高：在该时刻放行（漏桶：生效）；矮：拒绝。",
+	"Tall: admitted at that instant (leaky bucket: acts). Short: denied.", "高：在该时刻放行（漏桶：实际执行）；矮：拒绝。",
 	"Nanoseconds a decision, by number of keys (lower is better)", "每次判定的纳秒数与 key 数量的关系（越低越好）",
 	">1 million<", ">100 万<",
 	">100,000<", ">10 万<",

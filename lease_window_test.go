@@ -174,3 +174,17 @@ func TestLeasedUnitsEndWithTheirWindow(t *testing.T) {
 		}
 	}
 }
+
+func TestLeaseLeavesCountersThatNothingReachesToTheStore(t *testing.T) {
+	calls := 0
+	store := penstock.WithObserver(penstock.NewMemory(nil), func(penstock.Observation) { calls++ })
+	lim := limiter(t, penstock.WithLease(store, nil), "70368744177664/1h fixed-window")
+	for range 50 {
+		if _, err := lim.Allow(t.Context(), "key"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls != 50 {
+		t.Errorf("%d calls of the store for 50 requests", calls)
+	}
+}

@@ -43,6 +43,7 @@ var notRun = map[string]string{
 	"cd bench && go run .":           "takes minutes",
 	"git tag ":                       "publishes a version",
 	"git push ":                      "publishes a version",
+	"OTEL_":                          "needs a collector",
 	"used = ":                        "is a formula",
 }
 

@@ -74,6 +74,9 @@ func (s *Server) storeState() observe.Store {
 		state.Kind = s.monitor.label
 		s.monitor.describe(&state)
 	}
+	if s.regions != nil {
+		state.Home = homeState(s.regions.Stats())
+	}
 	return state
 }
 

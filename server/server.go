@@ -55,6 +55,7 @@ type Server struct {
 	background    []func(context.Context)       // run until the listeners are closed
 	closers       []func(context.Context) error // of the store; called last to first
 	pools         regions.Pools                 // of the region, if --store can hold them
+	regions       *regions.Store                // nil without --home
 	claimLimits   func(...penstock.Limit) error // of a store on Redis; nil in memory
 
 	lastReload reloadRecord

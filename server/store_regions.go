@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock/regions"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/client"
+	"github.com/penstock-io/penstock/server/observe"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -34,6 +35,7 @@ func (s *Server) withRegions(ctx context.Context, local penstock.Store) (penstoc
 	if err != nil {
 		return nil, err
 	}
+	s.regions = store
 	s.metrics.registry.MustRegister(regionsCollector(store))
 	return store, nil
 }
@@ -135,6 +137,14 @@ func (s *Server) onHomeChange(c penstock.FallbackChange) {
 		return
 	}
 	s.log.Info("home region available again")
+}
+
+// homeState returns for the admin API what [regionsCollector] exports.
+func homeState(now regions.Stats) *observe.Home {
+	return &observe.Home{
+		Down: now.HomeDown, Spent: uint64(now.Spent), Waited: uint64(now.AtHome), Lots: uint64(now.Claims),
+		Short: uint64(now.Short), Failed: uint64(now.Failed), Granted: uint64(now.Units), Lost: uint64(now.Lost),
+	}
 }
 
 // regionsCollector exports what global limits cost.

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server"
 	"github.com/penstock-io/penstock/server/client"
+	"github.com/penstock-io/penstock/server/observe"
 )
 
 // globalRules is a file with a limit that holds over all regions, and one that each region has for itself.
@@ -77,6 +78,10 @@ func TestRegionsShareALimit(t *testing.T) {
 				if n := first.metric(name); n == "" || n == "0" {
 					t.Errorf("%s is %q", name, n)
 				}
+			}
+			h := observed[observe.Live](t, first, "/v1/live?scope=all").Store.Home
+			if h == nil || h.Down || fmt.Sprint(h.Spent) != first.metric(`penstock_region_units_total{what="spent"}`) || h.Lots == 0 || h.Granted < h.Spent {
+				t.Errorf("/v1/live shows %+v", h)
 			}
 			if first.metric("penstock_region_home_unavailable") != "0" || !strings.Contains(first.log.String(), "region_holds=60 home_keeps_free=120") {
 				t.Errorf("the log is\n%s", first.log)

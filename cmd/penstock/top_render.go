@@ -32,7 +32,7 @@ func (f *topFrame) lines() []string {
 	if f.top != nil {
 		lines = append(lines, f.keys()...)
 	} else {
-		lines = append(lines, f.store())
+		lines = append(append(lines, f.store()), f.home()...)
 		lines = append(lines, f.listeners()...)
 		lines = append(append(lines, ""), f.rules()...)
 		lines = append(lines, f.compared()...)
@@ -150,6 +150,18 @@ func (f *topFrame) store() string {
 		text += fmt.Sprintf(": %d of %d shards up, %s failed calls", len(s.Shards)-down, len(s.Shards), count(s.Errors))
 	}
 	return text + fmt.Sprintf("  process: %s, %d goroutines", bytesText(p.TotalBytes), p.Goroutines)
+}
+
+// home returns what global limits cost, if there are any.
+func (f *topFrame) home() []string {
+	h := f.live.Store.Home
+	if h == nil {
+		return nil
+	}
+	state := map[bool]string{false: "up", true: "down"}[h.Down]
+	text := fmt.Sprintf("home %s: %s units from pools, %s requests waited, %s lots: %s short, %s failed, %s units lost",
+		state, count(h.Spent), count(h.Waited), count(h.Lots), count(h.Short), count(h.Failed), count(h.Lost))
+	return []string{f.redIf(h.Down, f.cut(text))}
 }
 
 func (f *topFrame) listeners() (lines []string) {

@@ -81,7 +81,7 @@ func (t *apiTest) busyServer() *adminapi.Server {
 		Name: "a", Version: "v1", TopKeys: keys, LatencyBounds: []float64{1},
 		Store: func() observe.Store {
 			return observe.Store{
-				Kind: "redis", Degraded: true, Reasons: []string{"down"}, Memory: &observe.Memory{},
+				Kind: "redis", Degraded: true, Reasons: []string{"down"}, Memory: &observe.Memory{}, Home: &observe.Home{},
 				Shards:      []observe.Shard{{State: "up"}, {Shard: 1, State: "down", Error: "timeout"}},
 				StateLosses: []observe.StateLoss{{Reason: "keys_gone"}, {Reason: "new_run"}},
 			}

@@ -108,6 +108,19 @@ type Store struct {
 	Refusals    uint64      `json:"refusals"` // calls that it refused, though it was available
 
 	Memory *Memory `json:"memory,omitempty"` // of a memory store
+	Home   *Home   `json:"home,omitempty"`   // of a daemon with global limits, and of no other, whatever the scope
+}
+
+// A Home is the state of the home region, and what limits over all regions cost the daemon since its start.
+type Home struct {
+	Down    bool   `json:"down"`    // it does not answer
+	Spent   uint64 `json:"spent"`   // units, from pools of this region
+	Waited  uint64 `json:"waited"`  // requests that home decided, or what replaced it
+	Lots    uint64 `json:"lots"`    // that home was asked for
+	Short   uint64 `json:"short"`   // … and had too little for
+	Failed  uint64 `json:"failed"`  // … and that got no answer
+	Granted uint64 `json:"granted"` // units of the lots
+	Lost    uint64 `json:"lost"`    // … that were charged and cannot be spent
 }
 
 // A Shard is a part of a store on Redis.

@@ -141,6 +141,14 @@ export function open(root, context) {
 			facts.push([t('Logs and windows'), m.max_bytes ? t('{a} of {b}', { a: bytes(m.bytes), b: bytes(m.max_bytes) }) : bytes(m.bytes)]);
 			facts.push([t('Overflow decisions since the start'), m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);
 		}
+		const h = store.home;
+		if (h) {
+			facts.push([t('Home region'), h.down ? el('span.tag.denied', word('down')) : el('span.tag.accent', t('up'))]);
+			facts.push([t('Units from pools since the start'), integer(h.spent)]);
+			facts.push([t('Requests that waited for home'), integer(h.waited)]);
+			facts.push([t('Lots that home was asked for'), t('{lots}: {short} short, {failed} failed', { lots: h.lots, short: h.short, failed: h.failed })]);
+			facts.push([t('Units lost on the way'), h.lost ? el('span.tag.denied', integer(h.lost)) : '0']);
+		}
 		storeBody.replaceChildren(...facts.map(([name, value]) => el('div.fact', el('span.muted', name), el('span', value))));
 	}
 

@@ -93,6 +93,21 @@ type Sizes struct {
 	Ends bool
 }
 
+// String returns the sizes in words.
+func (z Sizes) String() string {
+	if z.Hold == 0 {
+		return "home decides every request"
+	}
+	text := fmt.Sprintf("each holds up to %d units in advance, home keeps %d free", z.Hold, z.KeepFree)
+	if z.Ends {
+		text = fmt.Sprintf("each holds up to %d units in advance, until the window ends", z.Hold)
+	}
+	if z.Slow {
+		text += "; at the full rate, which brings more in two round trips, requests wait for home"
+	}
+	return text
+}
+
 // SizesOf returns the sizes of a limit with these settings over so many regions, the farthest of
 // which is a round trip from home.
 func SizesOf(l penstock.Limit, s Settings, regions int, roundTrip time.Duration) Sizes {

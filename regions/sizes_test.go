@@ -52,6 +52,19 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+func TestSizesInWords(t *testing.T) {
+	for limit, want := range map[string]string{
+		"6000/1m":              "each holds up to 240 units in advance, home keeps 720 free",
+		"6000/1m fixed-window": "each holds up to 400 units in advance, until the window ends",
+		"1000/1s":              "each holds up to 233 units in advance, home keeps 699 free; at the full rate, which brings more in two round trips, requests wait for home",
+		"100/1m concurrent":    "home decides every request",
+	} {
+		if got := regions.SizesOf(parse(t, limit), regions.Settings{}, 3, 250*time.Millisecond).String(); got != want {
+			t.Errorf("%s: %s, want %s", limit, got, want)
+		}
+	}
+}
+
 // Home can always grant something, and keeps free what regions hold.
 func TestSizesLeaveHomeSomethingToGrant(t *testing.T) {
 	rng := rand.New(rand.NewPCG(fixedseed.Seed(), 1))

@@ -23,6 +23,9 @@ type Explanation struct {
 	Key    string
 	NoRule string
 
+	// Regions is what regions hold of a global rule's limit, in words; see [Explanation.String].
+	Regions string
+
 	steps  []step // the entries of the descriptor, up to the first that matched no node
 	shared bool   // other descriptors are counted under the same key
 	above  bool   // because the rule has the limit of the one above
@@ -234,7 +237,11 @@ func (x *Explanation) ruleLines() string {
 	} else if x.above {
 		key += " (counted with the descriptor above)"
 	}
-	return columns(append(x.Rule.describe(), []string{"key", key}))
+	rows := x.Rule.describe()
+	if x.Regions != "" {
+		rows = append(rows, []string{"regions", x.Regions})
+	}
+	return columns(append(rows, []string{"key", key}))
 }
 
 // columns returns rows as lines with aligned cells.

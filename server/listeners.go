@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/envoy/rlqs"
 	"github.com/penstock-io/penstock/server/envoy/rls"
@@ -192,6 +193,8 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		Pprof:    c.Pprof,
 		Audit:    s.audit,
 		ReadOnly: !c.AdminActions,
+
+		DescribeRegions: func(r *rules.Rule) string { return DescribeRegions(r, c.Regions, c.RoundTrip) },
 
 		RatelimitPages: c.Ratelimit != nil,
 		DecisionTime:   c.storeTimeout(),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
@@ -108,6 +109,17 @@ func settingsOf(g *rules.Global) regions.Settings {
 
 var onPartition = map[rules.OnStoreFailure]regions.OnPartition{
 	rules.FailDefault: regions.Deny, rules.FailDeny: regions.Deny, rules.FailLocal: regions.Local, rules.FailAllow: regions.Allow,
+}
+
+// DescribeRegions returns in words what so many regions hold of a rule's limit, or "" if it is not global.
+func DescribeRegions(r *rules.Rule, count int, roundTrip time.Duration) string {
+	switch {
+	case r == nil || r.Global == nil || r.Unlimited:
+		return ""
+	case count == 0:
+		return "what each holds depends on their number: --regions"
+	}
+	return fmt.Sprintf("%d: %v", count, regions.SizesOf(r.Limit, settingsOf(r.Global), count, roundTrip))
 }
 
 // checkGlobal returns an error if a rule is global and there is no home, which would multiply its limit by the number of

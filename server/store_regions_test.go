@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/client"
 	"github.com/penstock-io/penstock/server/observe"
 )
@@ -82,6 +83,10 @@ func TestRegionsShareALimit(t *testing.T) {
 			h := observed[observe.Live](t, first, "/v1/live?scope=all").Store.Home
 			if h == nil || h.Down || fmt.Sprint(h.Spent) != first.metric(`penstock_region_units_total{what="spent"}`) || h.Lots == 0 || h.Granted < h.Spent {
 				t.Errorf("/v1/live shows %+v", h)
+			}
+			const sizes = "regions  2: each holds up to 60 units in advance, home keeps 120 free\n"
+			if x := observed[adminapi.Explanation](t, first, "/v1/explain?domain=api&tenant=a"); !strings.Contains(x.Text, sizes) {
+				t.Errorf("/v1/explain shows\n%s", x.Text)
 			}
 			if first.metric("penstock_region_home_unavailable") != "0" || !strings.Contains(first.log.String(), "region_holds=60 home_keeps_free=120") {
 				t.Errorf("the log is\n%s", first.log)

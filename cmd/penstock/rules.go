@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/penstock-io/penstock/internal/atomicfile"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server"
 	"github.com/spf13/cobra"
 )
 
@@ -61,14 +63,23 @@ func plural(n int, what string) string {
 }
 
 func explainCommand(o *rules.Options) *cobra.Command {
-	return &cobra.Command{
+	var regions int
+	var roundTrip time.Duration
+	c := &cobra.Command{
 		Use:   "explain PATH DOMAIN KEY=VALUE...",
 		Short: "Show which rule applies to a request, and why",
 		Long: `Explain prints which rule applies to a descriptor with these entries, and why other
-rules do not.`,
+rules do not. Of a global limit it prints what each region holds, if it knows how many
+there are.`,
 		Example: `  penstock rules explain rules.yaml shop user=42
   penstock rules explain rules.yaml shop path=/login remote_address=203.0.113.9`,
 		Args: wantArgs("PATH", "DOMAIN", "KEY=VALUE..."),
+		PreRunE: func(*cobra.Command, []string) error {
+			if regions < 0 || roundTrip <= 0 {
+				return fmt.Errorf("--regions %d, --round-trip %v: want numbers above zero", regions, roundTrip)
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := rules.Load(args[0], o)
 			if err != nil {
@@ -78,10 +89,15 @@ rules do not.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprint(c.OutOrStdout(), set.Explain(args[1], entries))
+			x := set.Explain(args[1], entries)
+			x.Regions = server.DescribeRegions(x.Rule, regions, roundTrip)
+			fmt.Fprint(c.OutOrStdout(), x)
 			return nil
 		},
 	}
+	c.Flags().IntVar(&regions, "regions", 0, "how many regions share a global limit")
+	c.Flags().DurationVar(&roundTrip, "round-trip", 250*time.Millisecond, "longest round trip from any region to the home region")
+	return c
 }
 
 func sealCommand() *cobra.Command {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
@@ -47,6 +48,9 @@ type Options struct {
 
 	// Reload returns how the last load of the rules ended, for /rules. Default: unknown.
 	Reload func() *Reload
+
+	// DescribeRegions returns what regions hold of a global rule's limit, or "", for /v1/explain. Default: always "".
+	DescribeRegions func(*rules.Rule) string
 
 	// Version is the version of the program. Optional.
 	Version string
@@ -130,6 +134,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Reload == nil {
 		o.Reload = func() *Reload { return nil }
+	}
+	if o.DescribeRegions == nil {
+		o.DescribeRegions = func(*rules.Rule) string { return "" }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -141,13 +141,17 @@ func TestNoTextBypassesTheTable(t *testing.T) {
 	literal := regexp.MustCompile("'((?:\\\\.|[^'\\\\\n])*)'|`([^`]*)`|>([^<>\n]*[A-Za-z]{2}[^<>\n]*)<")
 	visible := regexp.MustCompile(`^\W*[A-Z][a-z]+\b|[a-z]{2,}[.,:;]? (?:[a-z]+ )*[a-z]{2,}`)
 	filled := regexp.MustCompile(`\$\{[^$]*(?:\}|$)`)
-	fixed := []string{ // names of the platform, of products, classes, selectors, and what the daemon reads
+	joint := regexp.MustCompile("[`}][,:;] \\$\\{|join\\('[,:;] '\\)") // half-width between texts; a setting is as in its file
+	fixed := []string{                                                 // names of the platform, of products, classes, selectors, and what the daemon reads
 		"Bearer ", "Authorization", "Content-Type", "Accept", "Home", "End", "ArrowRight", "ArrowLeft", "Escape", "Files", "Tab",
 		"PostgreSQL", "MySQL", "SQLite", "Redis", "GET", "mark mark-", "decision decision-", "legend-item ", "pointer pointer-", "shard shard-", "view view-",
 		"bar-fill ", "most exceeds", "banner ", "tag ", "(prefers-color-scheme: dark)", "application/", "use strict", "color-mix", "undo: ",
 		"sliding", "fixed-window", "leaky-bucket", "Noto", "penalty ", "charge always", "concurrent", "request_id",
 	}
 	for name, text := range scripts() {
+		if found := joint.FindString(strings.ReplaceAll(text, "${s.name}: ${s.text}", "")); found != "" {
+			t.Errorf("%s joins texts by %q, which is not in the table", name, found)
+		}
 		text = regexp.MustCompile(`<noscript>.*</noscript>`).ReplaceAllString(text, "")
 		text = translated.ReplaceAllString(comments.ReplaceAllString(text, ""), "")
 		for _, m := range literal.FindAllStringSubmatch(text, -1) {

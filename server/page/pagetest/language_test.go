@@ -14,16 +14,16 @@ func (tb *tab) speak(t *testing.T, languages string) {
 	must(tb.ctx, t, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: agent, AcceptLanguage: languages})
 }
 
-// foreign returns the visible texts, titles, labels and placeholders with a word of Latin letters that is
-// neither data, nor code, nor one of the words that Chinese engineers write so.
+// foreign returns the visible texts, titles, labels and placeholders with English punctuation beside a Chinese character,
+// or with a word of Latin letters that is neither data, nor code, nor one of the words that Chinese engineers write so.
 const foreign = `(() => {
 	const terms = new Set(['penstock', 'key', 'Key', 'EN', 'Redis', 'PostgreSQL', 'MySQL', 'SQLite', 'gzip', 'JSON', 'ID', 'RetryAfter', 'domain', 'ban', 'unlimited', 'p50', 'p90', 'p99', 'KB', 'MB', 'GB',
-		'http', 'admin', 'resp', 'grpc', 'on_store_failure', 'local', 'user', 'rules', 'top', 'keys', 'tenant', 'Shard', 'align', 'zone']);
+		'http', 'admin', 'resp', 'grpc', 'on_store_failure', 'local', 'user', 'rules', 'top', 'keys', 'tenant', 'Shard', 'align', 'zone', 'penalty']);
 	const data = 'code, pre, .key, .mono, option, .rule-link, .daemon, .explanation, .reason, .where, .node, .rank-rule, .state strong, .lane-name strong, .chip.mono, .sub, .settings, .overrides td:first-child, .summary, .detail, .assumed, .will b, .candidate strong, .keep, #language';
 	const found = [];
 	const check = (text, e) => {
 		const latin = (text.match(/[A-Za-z][A-Za-z_]+/g) ?? []).filter((w) => !terms.has(w));
-		if (latin.length > 0) found.push(e.tagName + '.' + (e.className.baseVal ?? e.className) + ': ' + text.slice(0, 80));
+		if (latin.length > 0 || /\p{sc=Han}[,:;]|[^ ][,:;.] ?\p{sc=Han}/u.test(text)) found.push(e.tagName + '.' + (e.className.baseVal ?? e.className) + ': ' + text.slice(0, 80));
 	};
 	const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 	while (walker.nextNode()) {
@@ -65,7 +65,11 @@ func TestPageSpeaksChinese(t *testing.T) {
 		}
 		check("the question of " + button)
 		tb.click(t, "dialog button[name=no]")
+		tb.waitUntil(t, "the dialog is closed", "!document.querySelector('dialog')")
 	}
+	tb.ask(t, ".acts button[name=refund]")
+	tb.yes(t, "OPS-1", "已退还：剩余 1 / 5。")
+	check("the note about a refund")
 	tb.visit(t, link(d.url(t, "admin"), "simulator", "traffic", "log"))
 	tb.waitUntil(t, "there is no log yet", "document.querySelector('.log-lanes .empty')")
 	check("the log of the simulator")

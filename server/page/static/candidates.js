@@ -67,7 +67,7 @@ export function candidateList(context) {
 
 	function updateCandidate(item, c, actions) {
 		item.of = c;
-		item.about.replaceChildren(t('{n} request compared since {time}|{n} requests compared since {time}', { n: c.requests, time: time(c.since) }), c.until ? `, ${t('until {time}', { time: time(c.until) })}` : '');
+		item.about.replaceChildren(t('{n} request compared since {time}|{n} requests compared since {time}', { n: c.requests, time: time(c.since) }), c.until ? t(', ') + t('until {time}', { time: time(c.until) }) : '');
 		[[c.limit ?? '–', c.denied], [c.candidate, c.would_deny]].forEach(([limit, n], i) => {
 			const share = c.requests ? n / c.requests : 0;
 			item.rows[i].limit.textContent = limit;

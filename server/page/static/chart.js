@@ -65,7 +65,7 @@ export function rateChart() {
 
 	function showValues(index) {
 		const i = index ?? (series ? series.allowed.length - 1 : -1);
-		layers.forEach((layer, n) => setText(values[n], i < 0 ? '–' : `${rate(perSecond(series[layer.name], i))}/s`));
+		layers.forEach((layer, n) => setText(values[n], i < 0 ? '–' : t('{rate}/s', { rate: rate(perSecond(series[layer.name], i)) })));
 		setText(when, i < 0 ? '' : index === null || index === undefined ? t('last {time}', { time: seconds(step) }) : clockTime(series.from + i * step, 1));
 	}
 

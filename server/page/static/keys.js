@@ -115,7 +115,7 @@ export function open(root, context) {
 			const [count, about] = item.querySelectorAll('.rank-count')[i].children;
 			setText(count, !n ? '–' : n.guaranteed === n.count ? integer(n.count) : `≥${integer(n.guaranteed)}`);
 			count.classList.toggle('zero', !n?.count);
-			setText(about, n?.count ? `${percent(n.share)}${i === 1 && n.shadowed ? `, ${t('{n} shadow', { n: n.shadowed })}` : ''}` : '');
+			setText(about, n?.count ? `${percent(n.share)}${i === 1 && n.shadowed ? t(', {n} shadow', { n: n.shadowed }) : ''}` : '');
 			item.bars[i].set((n?.guaranteed ?? 0) / most);
 		});
 		item.classList.toggle('selected', k.key === state.key);
@@ -255,7 +255,10 @@ export function open(root, context) {
 			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: s.limit, key: s.key };
 			act(context, {
 				...action, work: (reason) => call({ ...query, reason }),
-				done: (after) => [`${done}: ${leftText(after.decision)}${after.override?.limit === 'ban' ? `, ${t('and still banned')}` : ''}.`],
+				done: (after) => {
+					const values = { done, left: leftText(after.decision) };
+					return [after.override?.limit === 'ban' ? t('{done}: {left}, and still banned.', values) : t('{done}: {left}.', values)];
+				},
 			});
 		}
 
@@ -315,7 +318,7 @@ export function open(root, context) {
 			const [byAsked, byDenied] = await Promise.all(['asked', 'denied'].map((by) => get('v1/top', { ...query, by, n: lookupLength })));
 			if (JSON.stringify(query) === JSON.stringify(topQuery())) { // no other scope or rule was chosen meanwhile
 				ranking.set(byAsked, byDenied);
-				setText(since, byAsked.enabled ? `${t('since {time}', { time: time(byAsked.since) })}, ${byAsked.sampling > 1 ? t('1 in {d} sampled', { d: String(byAsked.sampling) }) : t('every decision counted')}` : '');
+				setText(since, byAsked.enabled ? t('since {time}', { time: time(byAsked.since) }) + t(', ') + (byAsked.sampling > 1 ? t('1 in {d} sampled', { d: String(byAsked.sampling) }) : t('every decision counted')) : '');
 				root.dataset.time = byAsked.time;
 			}
 			await inspector.poll();

@@ -102,7 +102,7 @@ export function open(root, context) {
 		const r = live.rates;
 		const perSecond = t('a second, over 10 s');
 		figures[0].set(rate(r.decisions), perSecond);
-		figures[1].set(rate(r.denied), `${perSecond}, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
+		figures[1].set(rate(r.denied), perSecond + t(', ') + percent(r.decisions ? r.denied / r.decisions : 0), r.denied > 0 ? 'denied' : '');
 		figures[2].set(rate(r.errors), perSecond, r.errors > 0 ? 'error' : '');
 		const busiest = live.listeners.filter((l) => l.name !== 'admin' && l.p99 !== null).sort((a, b) => b.calls - a.calls)[0];
 		if (busiest) figures[3].set(seconds(busiest.p99), t('p99 of {listener}, over {span}', { listener: busiest.name, span: windows.find(([w]) => w === state.window)[1] }));
@@ -130,7 +130,7 @@ export function open(root, context) {
 		if (store.shards.length > 0) facts.push([t('{n} shard|{n} shards', { n: store.shards.length }), shardPicture(store.shards, down)]);
 		if (store.kind !== 'memory') {
 			const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
-			facts.push([t('State losses since the start'), lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${word(l.reason.replace('_', ' '))}`).join(', '))]);
+			facts.push([t('State losses since the start'), lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${word(l.reason.replace('_', ' '))}`).join(t(', ')))]);
 			facts.push([t('Failed calls since the start'), integer(store.errors)]);
 			if (store.refusals) facts.push([t('Refused calls since the start'), el('span.tag.denied', integer(store.refusals))]);
 		}
@@ -155,7 +155,7 @@ export function open(root, context) {
 	function shardPicture(shards, down) {
 		if (shards.length > 64) return down.length ? el('span.tag.denied', t('{n} down', { n: down.length })) : t('all up');
 		return el('span.shards', { role: 'img', 'aria-label': down.length ? t('{n} down', { n: down.length }) : t('all up') },
-			shards.map((s) => el('span', { class: `shard shard-${s.state}`, title: `${t('Shard {shard}', { shard: String(s.shard) })}: ${word(s.state)}${s.error ? `, ${s.error}` : ''}` })));
+			shards.map((s) => el('span', { class: `shard shard-${s.state}`, title: t('Shard {shard}: {state}', { shard: String(s.shard), state: word(s.state) }) + (s.error ? t(', ') + s.error : '') })));
 	}
 
 	function showRules(live) {
@@ -249,7 +249,7 @@ function newTotals() {
 			seen = seen.filter((s) => s.of === of && s.at < at && s.at >= at - 10).concat({ at, of, banned: live.banned, unmatched: live.unmatched });
 			for (const name of Object.keys(rates)) {
 				const grown = Math.max(live[name] - seen[0][name], 0) / Math.max(at - seen[0].at, 1);
-				setText(rates[name], grown > 0 ? `, ${rate(grown)}/s` : '');
+				setText(rates[name], grown > 0 ? t(', ') + t('{rate}/s', { rate: rate(grown) }) : '');
 			}
 		},
 	};

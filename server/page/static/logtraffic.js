@@ -35,7 +35,7 @@ export function logTraffic(root, context, changed) {
 	function choose(chosen) {
 		if (!chosen) return;
 		file = chosen;
-		setText(name, `${file.name}, ${bytes(file.size)}`);
+		setText(name, file.name + t(', ') + bytes(file.size));
 		changed();
 	}
 

@@ -59,7 +59,7 @@ export function open(root, context) {
 		setting.hidden = !actions;
 		reconcile(rows, answer.overrides, (o) => JSON.stringify([o.rule, o.key, o.limit]), newRow, updateRow);
 		const all = answer.total;
-		setText(count, [t('{n} override|{n} overrides', { n: all }), all > mostRows ? t('the first {m} shown', { m: mostRows }) : '', answer.durable ? '' : t('lost when the daemon ends')].filter(Boolean).join(', '));
+		setText(count, [t('{n} override|{n} overrides', { n: all }), all > mostRows ? t('the first {m} shown', { m: mostRows }) : '', answer.durable ? '' : t('lost when the daemon ends')].filter(Boolean).join(t(', ')));
 		if (state.filter) setEmpty(empty, all === 0, t('No override matches'), t('The filter is in the rule, key, limit or reason of none.'));
 		else setEmpty(empty, all === 0, t('No overrides'), t('Bans of penalties and what operators set are listed here.'));
 	}

@@ -100,7 +100,7 @@ export function open(root, context) {
 		const matching = answer.rules.filter((r) => `${r.name} ${r.limit ?? ''} ${r.file ?? ''}`.toLowerCase().includes(text));
 		const lines = linesOf(matching.slice(0, mostRows));
 		reconcile(rows, lines, (l) => l.id, newLine, updateLine);
-		setText(count, [t('{n} rule|{n} rules', { n: matching.length }), matching.length > mostRows ? t('the first {m} shown', { m: mostRows }) : ''].filter(Boolean).join(', '));
+		setText(count, [t('{n} rule|{n} rules', { n: matching.length }), matching.length > mostRows ? t('the first {m} shown', { m: mostRows }) : ''].filter(Boolean).join(t(', ')));
 		const none = matching.length === 0;
 		if (!answer.loaded) setEmpty(empty, none, t('No rules'), t('This daemon runs without --rules: requests must bring their limits.'));
 		else setEmpty(empty, none, t('No rule matches'), t('The filter is in the name, limit or file of none.'));
@@ -140,7 +140,7 @@ export function open(root, context) {
 		}
 		const failed = last.errors.length > 0;
 		reload.replaceChildren(
-			el('p', failed ? el('span.tag.denied', t('failed')) : el('span.tag.accent', t('loaded')), ` ${time(last.time)}, ${ago(last.time)}`),
+			el('p', failed ? el('span.tag.denied', t('failed')) : el('span.tag.accent', t('loaded')), ` ${time(last.time)}`, t(', '), ago(last.time)),
 			...(failed ? [el('p.muted', t('The rules of {time} are in force.', { time: time(last.loaded) }))] : []),
 			...last.errors.map((e) => el('p.problem', e.file ? el('code', `${e.file}${e.line ? `:${e.line}` : ''}: `) : null, e.reason)),
 			el('p.muted', t('Default while the store is down: on_store_failure {mode}.', { mode: last.on_store_failure })));

@@ -198,7 +198,7 @@ export function open(root, context) {
 	function picture(lane) {
 		const drawing = svg('svg', {
 			width: scale.width, height: laneHeight, viewBox: `0 0 ${scale.width} ${laneHeight}`, tabindex: '0', role: 'group',
-			'aria-label': `${lane.algorithm}: ${t('{a} of {b} passed, at most {m} in any {time}. Arrow keys walk through the requests.', { a: lane.passed, b: lane.offered, m: lane.most_in_period, time: seconds(lane.period) })}`,
+			'aria-label': t('{algorithm}: {a} of {b} passed, at most {m} in any {time}. Arrow keys walk through the requests.', { algorithm: lane.algorithm, a: lane.passed, b: lane.offered, m: lane.most_in_period, time: seconds(lane.period) }),
 		});
 		drawing.append(...grid(), ...worst(lane), ...edge(lane),
 			svg('line.lane-line', { x1: 0, x2: scale.width, y1: halfHeight + 1, y2: halfHeight + 1 }),

@@ -256,6 +256,7 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome
 setup-page:
 	@for program in $(BROWSERS); do command -v $$program >/dev/null && exit 0; done; \
 	$(MAKE) --no-print-directory install PACKAGES=chromium-headless-shell
+	@$(if $(UPDATE),fc-list :lang=zh 2>/dev/null | grep --quiet . || $(MAKE) --no-print-directory install PACKAGES="fontconfig fonts-wqy-microhei")
 
 .PHONY: programs
 programs:

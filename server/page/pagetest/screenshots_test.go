@@ -37,19 +37,22 @@ descriptors:
     limit: "600/1h"
 `
 
-// screenshots are the views in docs/images, each with its parameters and its height.
-var screenshots = []struct {
+type screenshot struct {
 	view       string
 	parameters []string
 	height     int64
-}{
-	{"live", nil, 1070},
-	{"keys", []string{"key", "user=7", "keyrule", "shop/user"}, 900},
-	{"rules", []string{"domain", "shop", "entries", "path=/login\nremote_address=203.0.113.9"}, 1080},
-	{"simulator", []string{"limit", "10/1s", "traffic", "edge", "lane", "sliding-log", "request", "11"}, 870},
+	inChinese  bool
 }
 
-// TestScreenshots writes docs/images/page-*.webp, if the flag -page.update is set.
+// screenshots are the views in docs/images; those that README.zh-CN.md shows are in docs/images/zh-CN, too.
+var screenshots = []screenshot{
+	{"live", nil, 1070, true},
+	{"keys", []string{"key", "user=7", "keyrule", "shop/user"}, 900, false},
+	{"rules", []string{"domain", "shop", "entries", "path=/login\nremote_address=203.0.113.9"}, 1080, false},
+	{"simulator", []string{"limit", "10/1s", "traffic", "edge", "lane", "sliding-log", "request", "11"}, 870, true},
+}
+
+// TestScreenshots writes docs/images/page-*.webp and docs/images/zh-CN/page-*.webp, if the flag -page.update is set.
 func TestScreenshots(t *testing.T) {
 	if !*update {
 		t.Skip("without -page.update, the screenshots stay as they are")
@@ -64,25 +67,26 @@ func TestScreenshots(t *testing.T) {
 	d.call(t, "POST", "/v1/keys?rule=shop/phone&key=13800138000&units=2&reason=SMS+provider+lost+two+codes", nil)
 	tb := openTab(t)
 	for _, s := range screenshots {
-		tb.setHeight(t, s.height)
-		tb.show(t, d, s.view, s.parameters...)
-		tb.waitUntil(t, "the daemon is up", "document.getElementById('status').dataset.state === 'up'")
-		if s.view == "keys" {
-			tb.waitUntil(t, "the key is inspected", "document.querySelector('.decision')")
+		tb.captureView(t, d, s, "")
+	}
+	chinese := openTab(t)
+	chinese.speak(t, "zh-CN")
+	for _, s := range screenshots {
+		if s.inChinese {
+			chinese.captureView(t, d, s, "zh-CN")
 		}
-		tb.capture(t, s.view)
 	}
 	tb.setHeight(t, 620)
 	tb.show(t, d, "keys", "key", "user=7", "keyrule", "shop/user")
 	tb.ask(t, ".acts button[name=ban]")
 	tb.write(t, "dialog input[name=reason]", "OPS-312: scrapes the catalogue")
-	tb.capture(t, "question")
+	tb.capture(t, "", "question")
 	tb.click(t, "dialog button[name=no]")
 	tb.setHeight(t, 900)
 	tb.show(t, d, "simulator", "limit", "90/1m")
 	tb.drop(t, "access.log", demoLog())
 	tb.waitForLog(t, "limit=90%2F1m&by=remote_address")
-	tb.capture(t, "log")
+	tb.capture(t, "", "log")
 }
 
 func (tb *tab) setHeight(t *testing.T, height int64) {
@@ -90,15 +94,27 @@ func (tb *tab) setHeight(t *testing.T, height int64) {
 	must(tb.ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: height, DeviceScaleFactor: 1.5})
 }
 
-// capture writes what the tab shows to docs/images.
-func (tb *tab) capture(t *testing.T, name string) {
+// captureView shows a view, and writes it to a folder of docs/images.
+func (tb *tab) captureView(t *testing.T, d *daemon, s screenshot, folder string) {
+	t.Helper()
+	tb.setHeight(t, s.height)
+	tb.show(t, d, s.view, s.parameters...)
+	tb.waitUntil(t, "the daemon is up", "document.getElementById('status').dataset.state === 'up'")
+	if s.view == "keys" {
+		tb.waitUntil(t, "the key is inspected", "document.querySelector('.decision')")
+	}
+	tb.capture(t, folder, s.view)
+}
+
+// capture writes what the tab shows to a folder of docs/images.
+func (tb *tab) capture(t *testing.T, folder, name string) {
 	t.Helper()
 	quality := int64(82)
 	shot := must(tb.ctx, t, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
 	if len(shot.Data) > 150<<10 {
 		t.Errorf("%s: %d bytes, want at most 150 KB", name, len(shot.Data))
 	}
-	if err := os.WriteFile(filepath.Join("../../../docs/images", "page-"+name+".webp"), shot.Data, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join("../../../docs/images", folder, "page-"+name+".webp"), shot.Data, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -55,6 +55,7 @@ var snippetImports = map[string]string{
 	"math": "math", "net": "net", "time": "time",
 	"penstock": module, "redisstore": module + "/redisstore", "httplimit": module + "/httplimit",
 	"atomic": "sync/atomic", "rulelimit": module + "/rulelimit", "rulesource": module + "/rulesource", "rules": module + "/rules",
+	"storepolicy": module + "/server/storepolicy",
 }
 
 func parseSnippet(t *testing.T, f Fence) *snippet {

@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -60,8 +61,8 @@ type Options struct {
 	Observe func(Observation)
 
 	// Policies get the settings of rules that wrappers of the store honour: on_store_failure,
-	// share, lease and deny_cache. Pass its methods to the wrappers. Default: these
-	// settings have no effect.
+	// share, lease, deny_cache and global. Pass its methods to the wrappers. Default: these
+	// settings have no effect, of which [slog.Default] is told where a limit would hold less than its rule says.
 	Policies *storepolicy.Policies
 
 	// Overrides are the overrides of keys, such as those that daemons share. The
@@ -140,8 +141,20 @@ func New(ctx context.Context, source rules.Provider, store penstock.Store, o *Op
 func (l *Limiter) setRules(set *rules.Set) {
 	if l.policies != nil {
 		l.policies.Set(set.Rules())
+	} else {
+		warnOfNoPolicies(set.Rules())
 	}
 	l.engine.SetRules(set)
+}
+
+// warnOfNoPolicies names a rule that admits more than it says, because nothing honours its settings.
+func warnOfNoPolicies(all []*rules.Rule) {
+	for _, r := range all {
+		if r.OnStoreFailure != rules.FailDefault || r.Share > 0 || r.Global != nil {
+			slog.Warn("rulelimit: on_store_failure, share and global have no effect without Options.Policies", "rule", r.Limit.Name)
+			return
+		}
+	}
 }
 
 // use puts loaded rules in use.

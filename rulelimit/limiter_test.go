@@ -5,10 +5,12 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -243,5 +245,29 @@ func TestOpenFromServer(t *testing.T) {
 	}
 	if _, err := rulelimit.Open(t.Context(), "zookeeper://host/x", penstock.NewMemory(nil), nil); err == nil {
 		t.Error("unknown scheme: want an error")
+	}
+}
+
+// A rule that denies while the store is down, and does not, is told.
+func TestLimiterWarnsOfSettingsWithoutPolicies(t *testing.T) {
+	for text, warns := range map[string]bool{
+		"{key: login, limit: 5/1h, on_store_failure: deny}": true,
+		"{key: login, limit: 5/1h, global: {}}":             true,
+		"{key: login, limit: 5/1h}":                         false,
+	} {
+		var log strings.Builder
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		path := filepath.Join(t.TempDir(), "rules.yaml")
+		write(t, path, "domain: shop\ndescriptors:\n  - "+text+"\n")
+		lim, err := rulelimit.Open(t.Context(), path, penstock.NewMemory(nil), nil)
+		slog.SetDefault(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = lim.Close()
+		if got := strings.Contains(log.String(), "Options.Policies"); got != warns {
+			t.Errorf("%s: the log has %q", text, &log)
+		}
 	}
 }

@@ -26,7 +26,7 @@ type globalLimit struct {
 func (g *globalLimit) poolKey(key string) string {
 	const maxKey = 256
 	if len(key) > maxKey {
-		key = hash(key)
+		return g.name + "#" + hash(key) // which is no key of another caller
 	}
 	return g.name + ":" + key
 }
@@ -73,10 +73,9 @@ func (c *limitCache) of(l penstock.Limit, s Settings, regions int, roundTrip tim
 	if err != nil {
 		return nil, err
 	}
-	g := &globalLimit{
-		Sizes: SizesOf(l, s, regions, roundTrip), limit: l, settings: s, capacity: l.Capacity(),
-		name: hash(fmt.Sprintf("%+v", l.Identity()))[:12],
-	}
+	g := &globalLimit{Sizes: SizesOf(l, s, regions, roundTrip), limit: l, settings: s, capacity: l.Capacity()}
+	// A limit that was lowered keeps its state at home, and must not spend what pools held before.
+	g.name = hash(fmt.Sprintf("%+v %d", l.Normal(), g.Hold))[:12]
 	if c.size.Add(1) > maxLimits {
 		c.known.Clear()
 		c.size.Store(1)

@@ -68,6 +68,7 @@ func New(local penstock.Store, pools Pools, home penstock.Store, o *Options) (*S
 	if o == nil || o.Regions < 1 {
 		return nil, errors.New("regions: Options.Regions: want how many regions share home, this one included")
 	}
+	home = answering(home)
 	s := &Store{
 		local: local, home: home, pools: pools,
 		regions: o.Regions, roundTrip: o.RoundTrip, timeout: o.Timeout, global: o.Global,
@@ -84,6 +85,23 @@ func New(local penstock.Store, pools Pools, home penstock.Store, o *Options) (*S
 	})
 	s.BatchFunc = s.decide
 	return s, nil
+}
+
+// answering returns home such that what a daemon decides without its own store is no answer. The shards of a Redis
+// never decide so.
+func answering(home penstock.Store) penstock.Store {
+	if _, ok := home.(penstock.ShardedStore); ok {
+		return home
+	}
+	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		err := penstock.TakeBatch(ctx, home, rs, ds, all)
+		for i := range ds[:len(rs)] {
+			if err == nil && ds[i].Source == penstock.SourceFallback {
+				err = fmt.Errorf("regions: home decides without its store: %w", penstock.ErrUnavailable)
+			}
+		}
+		return err
+	})
 }
 
 // onFailure is that of the fallback of home.
@@ -288,7 +306,7 @@ func (s *Store) ask(ctx context.Context, key string, g *globalLimit, spent Spent
 		return lot, false
 	}
 	d, err := s.home.Take(ctx, g.keptFree(penstock.Request{Key: key, Limit: g.limit, Cost: spent.Want, AtMost: true}))
-	if err != nil || d.Source == penstock.SourceFallback { // of a daemon that has lost its own store
+	if err != nil {
 		return lot, false
 	}
 	lot.Units, lot.HomeLeft, lot.HomeReset = d.Granted, d.Remaining, min(d.ResetAfter, poolIdle)
@@ -345,9 +363,9 @@ func (c *counters) claim(l Lot, ok bool) {
 // Stats returns what the store counted.
 func (s *Store) Stats() Stats {
 	c := &s.stats
-	return Stats{
-		Spent: c.spent.Load(), AtHome: c.atHome.Load(), Claims: c.claims.Load(), Short: c.short.Load(),
-		Failed: c.failed.Load(), Units: c.units.Load(), Lost: c.lost.Load(), HomeDown: s.homeDown(),
+	return Stats{ // claims last: they are counted first, so that no fewer are seen than were short or failed
+		Spent: c.spent.Load(), AtHome: c.atHome.Load(), Short: c.short.Load(), Failed: c.failed.Load(),
+		Claims: c.claims.Load(), Units: c.units.Load(), Lost: c.lost.Load(), HomeDown: s.homeDown(),
 	}
 }
 

@@ -2,7 +2,10 @@ package regions_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,6 +22,7 @@ type regionTest struct {
 	local, home *penstock.Memory
 	pools       *regions.MemoryPools
 	homeDown    atomic.Bool
+	homeAlone   atomic.Bool // home is a daemon that decides without its store
 	poolsDown   atomic.Bool
 	homeCalls   atomic.Int64
 }
@@ -31,7 +35,13 @@ func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
 			return penstock.ErrUnavailable
 		}
 		time.Sleep(100 * time.Millisecond)
-		return penstock.TakeBatch(ctx, tr.home, rs, ds, all)
+		err := penstock.TakeBatch(ctx, tr.home, rs, ds, all)
+		for i := range ds {
+			if tr.homeAlone.Load() {
+				ds[i].Source = penstock.SourceFallback
+			}
+		}
+		return err
 	})
 	var err error
 	tr.Store, err = regions.New(tr.local, failingPools{tr}, home, &regions.Options{
@@ -246,4 +256,75 @@ func TestStoreRejectsBadInput(t *testing.T) {
 			t.Errorf("an empty key: %v", err)
 		}
 	})
+}
+
+// What a daemon as home grants without its store is not used, whether home would fill a pool or decide a request.
+func TestStoreWithAHomeThatHasLostItsStore(t *testing.T) {
+	inBubble(t, regions.Settings{}, func(tr *regionTest) {
+		tr.homeAlone.Store(true)
+		for _, r := range []penstock.Request{{Cost: 1}, {Cost: 100}, {Cost: 1, ID: "id"}, {Cost: 1}} {
+			r.Limit = global
+			if d := tr.take(r); d.Allowed {
+				t.Errorf("%+v: %v", r, d)
+			}
+		}
+		if !tr.Stats().HomeDown {
+			t.Error("home counts as up")
+		}
+		tr.homeAlone.Store(false)
+		for begin := time.Now(); !tr.take(penstock.Request{Limit: global, Cost: 1}).Allowed; time.Sleep(time.Second) {
+			if time.Since(begin) > time.Minute {
+				t.Fatal("nothing is granted after home has its store again")
+			}
+		}
+	})
+}
+
+// keysOfPools are the pools that were asked for.
+type keysOfPools struct {
+	regions.Pools
+	keys map[string]bool
+}
+
+func (p keysOfPools) Spend(ctx context.Context, key string, a regions.Ask) (regions.Spent, error) {
+	p.keys[key] = true
+	return p.Pools.Spend(ctx, key, a)
+}
+
+// A caller cannot choose a key that has the pool of a long one.
+func TestStorePoolsOfLongKeys(t *testing.T) {
+	pools := keysOfPools{regions.NewMemoryPools(nil), map[string]bool{}}
+	store, err := regions.New(penstock.NewMemory(nil), pools, penstock.NewMemory(nil), &regions.Options{Regions: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("k", 300)
+	sum := sha256.Sum256([]byte(long))
+	for _, key := range []string{long, base64.RawURLEncoding.EncodeToString(sum[:])} {
+		if _, err := store.Take(ctx, penstock.Request{Key: key, Limit: global, Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(pools.keys) != 2 {
+		t.Errorf("two keys have the pools %v", pools.keys)
+	}
+}
+
+// A limit that is lowered grants nothing of what pools held before.
+func TestStoreWithALoweredLimit(t *testing.T) {
+	for _, algorithm := range []penstock.Algorithm{penstock.TokenBucket, penstock.FixedWindow, penstock.SlidingLog} {
+		inBubble(t, regions.Settings{Pool: 0.9}, func(tr *regionTest) {
+			l := penstock.Limit{Name: "lowered", Algorithm: algorithm, Count: 9000, Period: 24 * time.Hour}
+			tr.take(penstock.Request{Limit: l, Cost: 10})
+			time.Sleep(time.Second) // the pool has some 500 units
+			l.Count = 20
+			granted := int64(0)
+			for range 100 {
+				granted += tr.take(penstock.Request{Limit: l, Cost: 1}).Granted
+			}
+			if granted > 20 {
+				t.Errorf("%v: 20 a day granted %d at once", algorithm, granted)
+			}
+		})
+	}
 }

@@ -87,13 +87,17 @@ func (f *found) replace(limited []limitedDescriptor, index int, by *rules.Rule) 
 
 // addCandidate adds a descriptor under a candidate, by a key.
 func (f *found) addCandidate(index, key, end int, t *trial) (plain bool) {
-	if t == nil || f.terms.Settle && !t.rule.Settle {
+	cost := f.ds[index].Cost
+	switch {
+	case t == nil, f.terms.Settle && !t.rule.Settle:
+		return true
+	case f.terms.ID != "" && (t.rule.ChargeAlways || cost < 0): // setID would refuse the request
 		return true
 	}
 	f.tried = append(f.tried, Status{Rule: t.rule})
 	f.limited = append(f.limited, limitedDescriptor{
 		trial: t, index: index, status: &f.tried[len(f.tried)-1], rule: t.rule,
-		cost: f.ds[index].Cost, key: key, end: end, phase: phaseEnforced,
+		cost: cost, key: key, end: end, phase: phaseEnforced,
 	})
 	f.limited[len(f.limited)-1].setState(t.state)
 	return t.state.plain

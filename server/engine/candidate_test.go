@@ -300,3 +300,40 @@ func TestCandidateAloneFailsNoRequest(t *testing.T) {
 	want(t, decide(t, e, "shop", descriptor(1, "new=a")), "allowed: no rule")
 	want(t, compared(t, e, "shop/new"), "0 0 0 0")
 }
+
+// A candidate whose denials are remembered lets no hits of the limits in force go uncounted.
+func TestCandidateHoldsNothingBack(t *testing.T) {
+	e := newEngine(t, newMemory(), candidateRules, &engine.Options{CompatEnvoy: true, OverLimitKeys: 100, StopIncrement: true})
+	for i := range 8 {
+		var r engine.Result
+		if err := e.Decide(t.Context(), "shop", []engine.Descriptor{descriptor(1, "loose=a")}, &r); err != nil || r.OverLimit != (i >= 4) {
+			t.Errorf("request %d: over %v, %v", i, r.OverLimit, err)
+		}
+	}
+}
+
+// Rules that are tried refuse no request under an ID, even where they would in force.
+func TestTriedRulesRefuseNoID(t *testing.T) {
+	for _, compat := range []bool{false, true} {
+		e := newEngine(t, newMemory(), "domain: shop\ndescriptors: [{key: user, limit: 5/1h fixed-window}]", &engine.Options{CompatEnvoy: compat})
+		tried := parse(t, "domain: shop\ndescriptors: [{key: user, charge: always, limit: 5/1h fixed-window}, {key: new, limit: 5/1h fixed-window}]")
+		_ = tried.AsCandidates()
+		e.TryRules(tried)
+		user, unlimited := descriptor(1, "user=a"), descriptor(1, "new=a")
+		for _, c := range []struct {
+			terms engine.Terms
+			ds    []engine.Descriptor
+			skip  bool
+		}{
+			{engine.Terms{ID: "1"}, []engine.Descriptor{user}, compat}, // refused by the rule in force
+			{engine.Terms{ID: "2"}, []engine.Descriptor{unlimited}, false},
+			{engine.Terms{ID: "2", Settle: true}, []engine.Descriptor{unlimited}, false},
+			{engine.Terms{ID: "3"}, []engine.Descriptor{user, descriptor(-1, "new=a")}, compat},
+		} {
+			var r engine.Result
+			if err := e.DecideOn(t.Context(), "shop", c.terms, c.ds, &r); err != nil && !c.skip {
+				t.Errorf("compat %v, %+v: %v", compat, c.terms, err)
+			}
+		}
+	}
+}

@@ -149,8 +149,9 @@ func (ev *evaluation) holdBack(ctx context.Context) error {
 	}
 	known, n := false, 0
 	for i := range ev.limited {
-		known = known || ev.limited[i].isCachedDenial()
-		if d := &ev.limited[i]; takes(d) {
+		d := &ev.limited[i]
+		known = known || d.trial == nil && d.isCachedDenial()
+		if takes(d) {
 			ev.add(d, 0)
 			n++
 		}

@@ -18,6 +18,10 @@ import (
 
 // setID sets the ID of the store's requests.
 func (f *found) setID() error {
+	if f.terms.ID != "" && len(f.limited) > 0 && f.limited[0].trial != nil { // candidates alone refuse no request
+		clear(f.limited)
+		f.limited = f.limited[:0]
+	}
 	if f.terms.ID == "" || len(f.limited) == 0 {
 		return nil
 	}

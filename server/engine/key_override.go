@@ -167,6 +167,9 @@ func (ev *evaluation) addBeside() {
 	for i := range ev.limited {
 		for _, l := range ev.limited[i].beside {
 			d := ev.limited[i]
+			if l.Capacity() < d.rule.Limit.Capacity() { // it could not be widened, and would deny what the new one allows
+				continue
+			}
 			s := ev.table.newState(d.rule.WithLimit(l))
 			d.template, d.maxHits, d.hits = &s.template, s.maxHits, s.hits
 			d.status, d.first = &Status{Rule: d.rule, Quota: d.quota}, i
@@ -181,6 +184,7 @@ func (ev *evaluation) mergeBeside(n int) {
 	for _, d := range ev.limited[n:] {
 		first := &ev.limited[d.first]
 		delay := max(first.status.Decision.Delay, d.status.Decision.Delay)
+		d.status.Decision.RetryAfter = min(d.status.Decision.RetryAfter, overrides.NewFor) // then it decides no more
 		if d.status.isTighter(first.status) {
 			*first.status, first.denied = *d.status, d.denied
 		}

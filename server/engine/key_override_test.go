@@ -740,3 +740,27 @@ func TestRenewedOverrideCarriesUnitsThatAnotherDaemonMoved(t *testing.T) {
 		}
 	})
 }
+
+// The slow rate of a limit that was raised neither denies what the new one allows nor tells callers to wait for it.
+func TestRaisedSlowLimitDelaysNoCaller(t *testing.T) {
+	for raised, want := range map[string]int{"100000/1m": 0, "10/1s": 20} { // 5/720h cannot have a burst of 100000
+		synctest.Test(t, func(t *testing.T) {
+			o := newDaemons(t, 1, penstock.NewMemory(nil), "domain: o\ndescriptors:\n  - {key: slow, limit: 5/720h}\n")[0]
+			o.remaining(5, "slow=a")
+			o.set("o/slow", "slow=a", raised)
+			denied := 0
+			for range 40 {
+				if r := o.decide(1, "slow=a"); r.OverLimit {
+					denied++
+					if d := r.Statuses[0].Decision; d.RetryAfter > 2*time.Second {
+						t.Errorf("%s: %v, want at most the time until all daemons know of the limit", raised, d)
+					}
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if denied > want {
+				t.Errorf("%s: %d denied, want at most %d", raised, denied, want)
+			}
+		})
+	}
+}

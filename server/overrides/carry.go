@@ -25,14 +25,14 @@ const (
 	ended
 )
 
-// newFor is how long a change is new: longer than until all daemons know of it.
-const newFor = 2 * time.Second
+// NewFor is how long a change is new: longer than until all daemons know of it.
+const NewFor = 2 * time.Second
 
 // IsNew reports whether other daemons may not know yet of the override or, if it has ended, of that.
 func (e *Entry) IsNew(hasEnded bool) bool {
 	until := e.newUntil
 	if hasEnded && until != 0 {
-		until = max(until, e.until+int64(newFor))
+		until = max(until, e.until+int64(NewFor))
 	}
 	return time.Now().UnixNano() < until
 }

@@ -271,7 +271,7 @@ func (s *Set) newEntry(r *Record, old *Entry) (*Entry, error) {
 		e.until = r.Until.UnixNano()
 	}
 	if s.shared != nil {
-		e.newUntil = time.Now().Add(newFor).UnixNano()
+		e.newUntil = time.Now().Add(NewFor).UnixNano()
 	}
 	if old != nil {
 		e.follow(old, s.now().UnixNano())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -92,6 +93,48 @@ func TestRegionsShareALimit(t *testing.T) {
 				t.Errorf("the log is\n%s", first.log)
 			}
 		})
+	}
+}
+
+// Hits under compat: envoy are counted over all regions, and so is a candidate of a global rule.
+func TestRegionsShareHitsAndCandidates(t *testing.T) {
+	eu, us := redistest.StartForTest(t, redistest.Options{}), redistest.StartForTest(t, redistest.Options{})
+	for _, c := range []struct {
+		text   string
+		metric string // of both regions
+		want   int    // at most 100 and at least
+	}{
+		{"compat: envoy\ndescriptors: [{key: tenant, rate_limit: {unit: day, requests_per_unit: 100}, global: {pool: 20%}}]", "", 80},
+		{
+			"descriptors: [{key: tenant, limit: 900/1d fixed-window, candidate: 100/1d fixed-window, global: {pool: 20%}}]",
+			`penstock_candidate_requests_total{candidate="allowed",limit="allowed",rule="api/tenant"}`, 80,
+		},
+	} {
+		file, prefix := filepath.Join(t.TempDir(), "rules.yaml"), rand.Text()
+		if err := os.WriteFile(file, []byte("domain: api\n"+c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		counts := [2]int{}
+		daemons := [2]*daemon{}
+		for i, server := range []*redistest.Server{eu, us} {
+			daemons[i] = start(t, map[string]string{
+				"rules": file, "store": "redis://" + server.Addr, "redis-prefix": prefix, "redis-timeout": "5s",
+				"home": "redis://" + redis.Addr, "regions": "2", "home-timeout": "10s",
+			})
+		}
+		for range 15 {
+			for i, d := range daemons {
+				counts[i] += d.takes(10, "tenant", "a")
+			}
+		}
+		if c.metric != "" {
+			for i, d := range daemons {
+				counts[i], _ = strconv.Atoi(d.metric(c.metric))
+			}
+		}
+		if sum := counts[0] + counts[1]; sum > 100 || sum < c.want || min(counts[0], counts[1]) < 20 {
+			t.Errorf("%s: the regions allow %d, want 100 together", c.text, counts)
+		}
 	}
 }
 

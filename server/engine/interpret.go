@@ -39,7 +39,7 @@ func storedLimit(r *rules.Rule, compat bool) penstock.Limit {
 	l := r.Limit
 	switch {
 	case !hasHitsLimit(&l):
-	case compat:
+	case compat && r.Global == nil: // regions hold parts of what a limit has, and not of a sum
 		return hitsLimit(l)
 	case l.Debt == 0 && (r.ChargeAlways || addsOwnHits(r)):
 		l.Debt = unreachable

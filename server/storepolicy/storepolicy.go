@@ -41,6 +41,9 @@ func (p *Policies) Set(all []*rules.Rule) {
 		if !r.Unlimited {
 			own := p.Defaults.with(r)
 			named[r.Limit.Name], named[overrides.LimitPrefix(r.Limit.Name)] = own, own
+			if c, _ := r.NewCandidate(r.Limit); c != nil { // any limit that is tried has this name
+				named[c.Limit.Name] = own
+			}
 		}
 	}
 	p.byName.Store(&named)

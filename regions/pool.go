@@ -94,14 +94,19 @@ func (p *pool) spend(now int64, a Ask) (s Spent) {
 		p.left -= s.Granted
 	}
 	s.Scarce = p.scarce
-	if short := s.Granted < a.Cost; a.Cost > 0 && (short || 2*p.left < p.fill) && now >= p.next {
+	next := p.next
+	if next-now > max(a.ClaimFor, maxPause).Milliseconds() { // the clock went back
+		next = now
+	}
+	if short := s.Granted < a.Cost; a.Cost > 0 && (short || 2*p.left < p.fill) && now >= next {
 		if s.Want = p.wants(now, a, short); s.Want > 0 {
-			p.claim, p.want, p.next = a.Claim, s.Want, now+a.ClaimFor.Milliseconds()
+			next = now + a.ClaimFor.Milliseconds()
+			p.claim, p.want, p.next = a.Claim, s.Want, next
 		}
 	}
 	s.Left, s.At = p.left, time.Duration(now)*time.Millisecond
-	s.Asked = p.claim != "" && s.Want == 0 && now < p.next
-	s.Wait = time.Duration(max(p.next-now, 0)) * time.Millisecond
+	s.Asked = p.claim != "" && s.Want == 0 && now < next
+	s.Wait = time.Duration(max(next-now, 0)) * time.Millisecond
 	s.HomeLeft, s.HomeReset = p.homeLeft, time.Duration(max(p.homeReset-now, 0))*time.Millisecond
 	return s
 }

@@ -115,6 +115,21 @@ func TestPoolUnitsEndWithTheirWindow(t *testing.T) {
 	}
 }
 
+// A clock that goes back keeps a region from asking home for no longer than the longest pause.
+func TestPoolAsksAfterItsClockWentBack(t *testing.T) {
+	p := newPoolTest(t)
+	p.expectGrant(1, 0, 0)
+	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Scarce: true, Pause: 5 * time.Second})
+	p.wait(-time.Second)
+	if s := p.expectGrant(1, 0, 0); s.Want == 0 {
+		t.Errorf("one second back: %+v, want a claim", s)
+	}
+	p.wait(-time.Hour)
+	if s := p.expectGrant(1, 0, 0); s.Want == 0 || s.Asked {
+		t.Errorf("an hour back, with a claim in flight: %+v, want another one", s)
+	}
+}
+
 func TestPoolAsksForWhatIsSpent(t *testing.T) {
 	p := newPoolTest(t)
 	p.expectGrant(1, 0, 0)

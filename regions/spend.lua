@@ -8,6 +8,7 @@ local found = redis.call('HMGET', KEYS[1], 'left', 'end', 'fill', 'filled', 'nex
 local function number(i) return tonumber(found[i] or 0) end
 local left, ends, fill, filled, next = number(1), number(2), number(3), number(4), number(5)
 if ends ~= 0 and now >= ends then left, ends, fill = 0, 0, 0 end
+if next - now > math.max(ARGV[6], 5000) then next = now end -- the clock went back
 local cost, hold = tonumber(ARGV[1]), tonumber(ARGV[3])
 local granted, want, claim = 0, 0, found[7] or ''
 if cost <= left or ARGV[2] == '1' then granted = math.min(cost, left) end

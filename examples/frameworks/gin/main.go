@@ -6,8 +6,9 @@ package main
 
 import (
 	"context"
-	"log"
+	"fmt"
 	"net/http"
+	"os"
 
 	"github.com/gin-gonic/gin"
 	"github.com/penstock-io/penstock"
@@ -17,15 +18,22 @@ import (
 )
 
 func main() {
-	redis, err := redisstore.Open(context.Background(), "redis://localhost:6379", &redisstore.Options{AllowUnavailable: true})
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	redis, err := redisstore.Open(ctx, "redis://localhost:6379", &redisstore.Options{AllowUnavailable: true})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	perUser, err := penstock.New(penstock.WithFallback(redis, nil, nil), penstock.PerMinute(100))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	log.Fatal(router(perUser).Run("localhost:8080"))
+	return router(perUser).Run("localhost:8080")
 }
 
 func router(perUser *penstock.Limiter) *gin.Engine {

@@ -129,8 +129,8 @@ func (c *Condition) checkKeys(s *statistics, o *Options) string {
 		keys := &s.rules[i].keys
 		for j := range keys.all {
 			k := &keys.all[j]
-			if key := keys.text(k); k.denied+k.atOnce > 0 && c.matches(key) {
-				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, key, rule.Name, thousands(k.denied+k.atOnce))
+			if key, n := keys.text(k), max(k.denied, k.atOnce); n > 0 && c.matches(key) {
+				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, key, rule.Name, thousands(n))
 			}
 		}
 		if n := s.rules[i].othersDenied; n > 0 {

@@ -300,7 +300,7 @@ func (r *run) decideIn(spread, atOnce int64, domain string, descriptors func(*wo
 		if i == 0 {
 			over = denied
 			r.count(ok, spread, atOnce, domain, ds, newly)
-		} else if denied && !over {
+		} else if denied {
 			r.countAtOnce(w, domain, ds)
 		}
 	}
@@ -330,7 +330,7 @@ func (r *run) count(decided bool, at, atOnce int64, domain string, ds []engine.D
 	}
 }
 
-// countAtOnce counts the keys of a request that only the second world denies.
+// countAtOnce counts the keys of a request that the second world denies.
 func (r *run) countAtOnce(w *world, domain string, ds []engine.Descriptor) {
 	for i := range ds {
 		if s := &w.result.Statuses[i]; isDenied(s) {

@@ -194,6 +194,24 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// Of a key, too, a condition says the larger of two numbers, rather than how many requests one of two readings denies:
+// the second request of second 0 is denied if it came at once, and that of second 6 if requests came evenly spread.
+func TestConditionOfKeysCountsLargerBound(t *testing.T) {
+	log := combinedLog(t, []arrival{
+		{0, "10.0.0.1"}, {0, "10.0.0.1"},
+		{5 * time.Second, "10.0.0.2"}, {5 * time.Second, "10.0.0.3"}, {5 * time.Second, "10.0.0.4"}, {5 * time.Second, "10.0.0.1"},
+		{6 * time.Second, "10.0.0.1"},
+	})
+	c, err := ParseCondition("denies key 10.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := replayed(t, log, Options{Rules: load(t, perAddress+`"2/1s burst=1"`), FailIf: []Condition{c}})
+	if got.Denied.Count != 1 || *got.Denied.AtOnce != 1 || len(got.Failures) != 1 || !strings.HasSuffix(got.Failures[0], " is denied 1 times") {
+		t.Errorf("%d or %d denied, and %q", got.Denied.Count, *got.Denied.AtOnce, got.Failures)
+	}
+}
+
 // A key that is denied only if all requests of a second came at once is denied for a condition.
 func TestConditionOfKeysSeesBothBounds(t *testing.T) {
 	log := combinedLog(t, []arrival{{0, "10.0.0.1"}, {0, "10.0.0.1"}})

@@ -32,7 +32,7 @@ type ruleStatistics struct {
 // A keyStatistics is what happened to a key. It has no pointers: there may be millions.
 type keyStatistics struct {
 	requests, denied, newly int64
-	atOnce                  int64 // further denials, if all requests of a second came at once
+	atOnce                  int64 // denials, if all requests of a second came at once
 	first, last             int64 // denials
 	start, end              int   // of the text
 }
@@ -133,7 +133,7 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 	}
 }
 
-// addAtOnce counts a denial of a key that the first reading does not have.
+// addAtOnce counts a denial of a key by the second reading.
 func (s *statistics) addAtOnce(rule *rules.Rule, key []byte) {
 	keys := &s.rules[rule.Index].keys
 	if i, _ := keys.find(key); i >= 0 {

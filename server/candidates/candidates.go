@@ -3,6 +3,7 @@
 package candidates
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,8 +96,9 @@ const keysKept = 1024
 type Keys struct {
 	None bool // none are counted
 
-	once sync.Once
-	made *topkeys.Tracker
+	once     sync.Once
+	made     *topkeys.Tracker
+	compared atomic.Uint64 // comparisons, which are told apart by their numbers
 }
 
 func (k *Keys) tracker() *topkeys.Tracker {
@@ -115,8 +117,9 @@ func (k *Keys) Compare(t *Trial, old []*Comparison) *Comparison {
 		}
 	}
 	c := &Comparison{Trial: *t, Since: time.Now(), keys: k}
-	for i, mark := range []string{"//allowed", "//denied"} { // no rule has such a name
-		c.differ[i] = k.tracker().NewSource(t.Rule + mark)
+	number := strconv.FormatUint(k.compared.Add(1), 10)
+	for i, mark := range []string{"//allowed/", "//denied/"} { // no rule has such a name, nor an earlier comparison
+		c.differ[i] = k.tracker().NewSource(t.Rule + mark + number)
 	}
 	return c
 }

@@ -181,6 +181,25 @@ func TestCandidateNamesTheKeysThatDiffer(t *testing.T) {
 	}
 }
 
+// The keys of a candidate are those since it is tried, as its counts are, also if it follows another one.
+func TestNextCandidateNamesItsOwnKeys(t *testing.T) {
+	e := newEngine(t, newMemory(), candidateRules, &engine.Options{TopKeys: topkeys.New(nil)})
+	for count := range int64(2) { // 0/1h denies the first request, and 1/1h the second
+		key := fmt.Sprintf("other=%d", count)
+		if err := e.Try(e.Rules().Rule("shop/other"), penstock.PerHour(count), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		for range count + 1 {
+			decide(t, e, "shop", descriptor(1, key))
+		}
+		for _, c := range e.Candidates() {
+			if denied := c.Differing(true, 10).Entries; c.Rule == "shop/other" && (len(denied) != 1 || denied[0].Key != key) {
+				t.Errorf("%s: got %+v, want only %s", c.Candidate, denied, key)
+			}
+		}
+	}
+}
+
 // Rules that are tried as a whole say what an engine says that has them in force, request by request.
 func TestTriedRulesSayWhatTheyWouldDecide(t *testing.T) {
 	const inForce = `

@@ -212,6 +212,23 @@ func TestConditionOfKeysCountsLargerBound(t *testing.T) {
 	}
 }
 
+// The last request is denied for its address by both readings, and for its user only if it came at once.
+func TestConditionOfKeysSeesSecondBoundOfDenied(t *testing.T) {
+	log := ""
+	for _, who := range []string{"10.0.0.2 - ada", "10.0.0.3 - -", "10.0.0.1 - -", "10.0.0.1 - ada"} {
+		log += who + ` [01/Nov/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "-"` + "\n"
+	}
+	c, err := ParseCondition("denies key ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := perAddress + "2/1s burst=1\n  - key: user\n    limit: 2/1s burst=1\n"
+	got := replayed(t, file(t, "access.log", log), Options{Rules: load(t, both), FailIf: []Condition{c}})
+	if got.Denied.Count != 1 || *got.Denied.AtOnce != 1 || len(got.Failures) != 1 {
+		t.Errorf("%d or %d denied, and %q", got.Denied.Count, *got.Denied.AtOnce, got.Failures)
+	}
+}
+
 // A key that is denied only if all requests of a second came at once is denied for a condition.
 func TestConditionOfKeysSeesBothBounds(t *testing.T) {
 	log := combinedLog(t, []arrival{{0, "10.0.0.1"}, {0, "10.0.0.1"}})

@@ -3,6 +3,7 @@ package penstock_test
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,8 +17,8 @@ type windowWorld struct {
 	rng       *rand.Rand
 	limit     penstock.Limit
 	memory    *penstock.Memory
-	now       time.Time // of the store
-	decidedAt time.Time // when the store last answered; zero if it was not asked since
+	clock     atomic.Int64 // of the store, in nanoseconds; processes look at theirs in the background, too
+	decidedAt time.Time    // when the store last answered; zero if it was not asked since
 	calls     int
 	spent     []spending
 }
@@ -29,8 +30,10 @@ type spending struct {
 
 // pass lets time pass, at most so much.
 func (w *windowWorld) pass(most time.Duration) {
-	w.now = w.now.Add(time.Duration(w.rng.Int64N(int64(most))))
+	w.clock.Add(w.rng.Int64N(int64(most)))
 }
+
+func (w *windowWorld) now() time.Time { return time.Unix(0, w.clock.Load()) }
 
 // Take decides a request of a process.
 func (w *windowWorld) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -41,7 +44,7 @@ func (w *windowWorld) Take(ctx context.Context, r penstock.Request) (penstock.De
 	}
 	w.pass(late)
 	d, err := w.memory.Take(ctx, r)
-	w.decidedAt = w.now
+	w.decidedAt = w.now()
 	w.pass(late)
 	if w.rng.IntN(20) == 0 {
 		return penstock.Decision{}, penstock.ErrUnavailable
@@ -51,9 +54,9 @@ func (w *windowWorld) Take(ctx context.Context, r penstock.Request) (penstock.De
 
 // newProcess returns a process whose clock is off by hours, and up to a thousandth slower than the store's.
 func (w *windowWorld) newProcess(nodes int) *penstock.Lease {
-	start, offset, slow := w.now, time.Duration(w.rng.Int64N(int64(9*time.Hour))), time.Duration(1100+w.rng.Int64N(9000))
+	start, offset, slow := w.now(), time.Duration(w.rng.Int64N(int64(9*time.Hour))), time.Duration(1100+w.rng.Int64N(9000))
 	return penstock.WithLease(w, &penstock.LeaseOptions{Nodes: nodes, Now: func() time.Time {
-		passed := w.now.Sub(start)
+		passed := w.now().Sub(start)
 		return start.Add(offset + passed - passed/slow)
 	}})
 }
@@ -70,7 +73,7 @@ func (w *windowWorld) take(t *testing.T, process *penstock.Lease) {
 	if err := penstock.TakeAll(t.Context(), process, rs, ds); err != nil {
 		return // the answer was lost
 	}
-	at := w.now
+	at := w.now()
 	if !w.decidedAt.IsZero() {
 		at = w.decidedAt
 	}
@@ -129,14 +132,15 @@ func TestLeasedWindowsKeepTheirBounds(t *testing.T) {
 	seeds := fixedseed.FewerUnderRace(100)
 	taken, calls := 0, 0
 	for seed := range uint64(seeds) {
-		w := &windowWorld{rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1_800_000_000, 0)}
+		w := &windowWorld{rng: rand.New(rand.NewPCG(seed, 5))}
+		w.clock.Store(1_800_000_000 * int64(time.Second))
 		w.limit = penstock.Limit{Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Count: 60 + w.rng.Int64N(200), Period: time.Duration(1+w.rng.IntN(4)) * time.Second}
 		bound := w.limit.Count
 		if seed%2 == 1 {
 			w.limit.Algorithm, w.limit.Align = penstock.SlidingWindow, penstock.AlignFirst
 			bound = 2*w.limit.Count - 2
 		}
-		w.memory = penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return w.now }})
+		w.memory = penstock.NewMemory(&penstock.MemoryOptions{Now: w.now})
 		w.run(t)
 		if most := w.most(); most > bound {
 			t.Errorf("seed %d: %d units under %v, at most %d may be", seed, most, w.limit, bound)
@@ -150,26 +154,25 @@ func TestLeasedWindowsKeepTheirBounds(t *testing.T) {
 
 func TestLeasedUnitsEndWithTheirWindow(t *testing.T) {
 	for _, text := range []string{"1000/10s fixed-window", "1000/10s sliding-window"} {
-		now, calls := time.Unix(1_800_000_000, 0), 0
-		clock := func() time.Time { return now }
-		store := penstock.WithObserver(penstock.NewMemory(&penstock.MemoryOptions{Now: clock}), func(penstock.Observation) { calls++ })
+		var passed, calls atomic.Int64 // the lease looks at both in the background, too
+		clock := func() time.Time { return time.Unix(1_800_000_000, passed.Load()) }
+		store := penstock.WithObserver(penstock.NewMemory(&penstock.MemoryOptions{Now: clock}), func(penstock.Observation) { calls.Add(1) })
 		lim := limiter(t, penstock.WithLease(store, &penstock.LeaseOptions{Now: clock}), text)
-		took := func() (called int) {
-			before := calls
+		took := func() (called int64) {
+			before := calls.Load()
 			if d, err := lim.Allow(t.Context(), "key"); err != nil || !d.Allowed {
 				t.Fatalf("%s: %v, %v", text, d, err)
 			}
-			return calls - before
+			return calls.Load() - before
 		}
-		start := now
 		for range 30 {
 			took()
-			now = now.Add(time.Millisecond)
+			passed.Add(int64(time.Millisecond))
 		}
-		if now = start.Add(9900 * time.Millisecond); took() != 0 {
+		if passed.Store(int64(9900 * time.Millisecond)); took() != 0 {
 			t.Errorf("%s: no units are left at the end of the window", text)
 		}
-		if now = start.Add(10 * time.Second); took() == 0 {
+		if passed.Store(int64(10 * time.Second)); took() == 0 {
 			t.Errorf("%s: a unit was spent after the end of its window", text)
 		}
 	}

@@ -168,7 +168,7 @@ func runWorld(t *testing.T, seed uint64, m mutation, events map[string]int) (w *
 		}
 		time.Sleep(time.Duration(rng.Int64N(int64(time.Minute))))
 		end := time.Now().Add(30 * time.Second)
-		go w.breakThings(rng, end, events)
+		go w.breakThings(rand.New(rand.NewPCG(seed, 2)), end, events)
 		mean := float64(limit.Count) / limit.Period.Seconds() * (0.5 + 3*rng.Float64())
 		mean = min(max(mean, 5), 150)
 		hot := rng.IntN(len(trips))

@@ -198,8 +198,12 @@ func TestConditions(t *testing.T) {
 // the second request of second 0 is denied if it came at once, and that of second 6 if requests came evenly spread.
 func TestConditionOfKeysCountsLargerBound(t *testing.T) {
 	log := combinedLog(t, []arrival{
-		{0, "10.0.0.1"}, {0, "10.0.0.1"},
-		{5 * time.Second, "10.0.0.2"}, {5 * time.Second, "10.0.0.3"}, {5 * time.Second, "10.0.0.4"}, {5 * time.Second, "10.0.0.1"},
+		{0, "10.0.0.1"},
+		{0, "10.0.0.1"},
+		{5 * time.Second, "10.0.0.2"},
+		{5 * time.Second, "10.0.0.3"},
+		{5 * time.Second, "10.0.0.4"},
+		{5 * time.Second, "10.0.0.1"},
 		{6 * time.Second, "10.0.0.1"},
 	})
 	c, err := ParseCondition("denies key 10.0.0.1")

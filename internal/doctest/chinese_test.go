@@ -12,6 +12,7 @@ import (
 const (
 	chinesePages      = "docs/zh-CN/*.md"
 	chineseAlgorithms = "docs/zh-CN/algorithms.md"
+	chineseScenarios  = "docs/zh-CN/scenarios.md"
 )
 
 // sourceLine is the first line of a Chinese page: the English pages that it retells, and their checksums when it

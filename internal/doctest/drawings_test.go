@@ -16,6 +16,7 @@ import (
 	_ "time/tzdata" // the windows of the calendar need zones on every machine
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/simulator"
 )
 
 // update rewrites generated blocks instead of comparing them.
@@ -30,7 +31,7 @@ const (
 // pages are those whose limits must parse and whose Go must compile.
 var pages = []string{
 	"README.md", "README.zh-CN.md", algorithmsPage, "docs/rule-sources.md",
-	chineseAlgorithms, "docs/zh-CN/quickstart.md", "docs/zh-CN/redis-failures.md", "docs/zh-CN/rules.md", "docs/zh-CN/scenarios.md",
+	chineseAlgorithms, "docs/zh-CN/quickstart.md", "docs/zh-CN/redis-failures.md", "docs/zh-CN/rules.md", chineseScenarios,
 }
 
 func readPage(t *testing.T, page string) string {
@@ -55,10 +56,29 @@ var drawings = map[string]func(t *testing.T, words, body string) string{
 	"numbers": drawNumbers,
 }
 
+// drawSimulation draws named traffic under one limit, without the other algorithms.
+func drawSimulation(t *testing.T, words, _ string) string {
+	traffic, limit, _ := strings.Cut(words, " ")
+	s, err := simulator.Run(limit, traffic)
+	if err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+	s.Lanes = slices.DeleteFunc(s.Lanes, func(l simulator.Lane) bool { return !l.Written })
+	s.Summary = ""
+	var b strings.Builder
+	s.Draw(&b, simulator.DrawOptions{})
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
 func TestAlgorithmsPageBlocksAreCurrent(t *testing.T) {
 	checkAllDrawn(t, drawPage(t, algorithmsPage))
 	if drawn := drawPage(t, chineseAlgorithms); !drawn["edge"] || !drawn["totals"] {
 		t.Errorf("%s draws only %v: the search is broken", chineseAlgorithms, drawn)
+	}
+	drawings["simulate"] = drawSimulation // which the English page does not have
+	defer delete(drawings, "simulate")
+	if drawn := drawPage(t, chineseScenarios); !drawn["simulate"] {
+		t.Errorf("%s has no pictures: the search is broken", chineseScenarios)
 	}
 }
 

@@ -90,21 +90,25 @@ type claims struct {
 	byPool map[string]chan struct{}
 }
 
-// start runs a claim in the background, and returns a channel that is closed when it has ended.
-func (c *claims) start(pool string, run func()) <-chan struct{} {
+// start runs the claims of pools in the background, and returns a channel that is closed when they have ended.
+func (c *claims) start(pools []string, run func()) <-chan struct{} {
 	done := make(chan struct{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byPool == nil {
 		c.byPool = map[string]chan struct{}{}
 	}
-	c.byPool[pool] = done
+	for _, pool := range pools {
+		c.byPool[pool] = done
+	}
 	go func() {
 		run()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.byPool[pool] == done {
-			delete(c.byPool, pool)
+		for _, pool := range pools {
+			if c.byPool[pool] == done {
+				delete(c.byPool, pool)
+			}
 		}
 		close(done)
 	}()

@@ -20,6 +20,7 @@ type world struct {
 	regions  []*region
 	home     *penstock.Memory
 	rng      *rand.Rand
+	batches  bool // some requests come in batches
 	mutation
 
 	mu       sync.Mutex
@@ -239,6 +240,10 @@ func maxOf(ds []time.Duration) (most time.Duration) {
 func (w *world) request(r *region, cost int64) {
 	store := r.stores[w.intN(len(r.stores))]
 	began := time.Now()
+	if w.batches && w.intN(4) == 0 { // it may spend what it finds twice
+		r := penstock.Request{Key: "key", Limit: w.limit, Cost: cost}
+		_ = store.TakeEach(context.Background(), []penstock.Request{r, r, r}, make([]penstock.Decision, 3))
+	}
 	d, err := store.Take(context.Background(), penstock.Request{Key: "key", Limit: w.limit, Cost: cost})
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -31,6 +31,7 @@ type Pools interface {
 type Ask struct {
 	Cost   int64         // 0 peeks, and claims nothing
 	AtMost bool          // take what is left if that is less
+	Dry    bool          // take nothing, but claim what is missing
 	Hold   int64         // the most that the pool may have
 	Age    time.Duration // for how long a lot should last
 
@@ -44,6 +45,7 @@ type Spent struct {
 	Left    int64         // in the pool, after it
 	Want    int64         // above 0: the Claim was accepted, to ask home for so much
 	At      time.Duration // the time on the pool's clock, whose zero has no meaning
+	Age     time.Duration // since the last lot arrived, if one did
 
 	Scarce bool          // home had too little when it was last asked
 	Asked  bool          // another claim is in flight
@@ -89,7 +91,8 @@ func (p *pool) expire(now int64) {
 // spend is [Pools.Spend].
 func (p *pool) spend(now int64, a Ask) (s Spent) {
 	p.expire(now)
-	if a.Cost <= p.left || a.AtMost {
+	short := a.Cost > p.left
+	if (!short || a.AtMost) && !a.Dry {
 		s.Granted = min(a.Cost, p.left)
 		p.left -= s.Granted
 	}
@@ -98,13 +101,16 @@ func (p *pool) spend(now int64, a Ask) (s Spent) {
 	if next-now > max(a.ClaimFor, maxPause).Milliseconds() { // the clock went back
 		next = now
 	}
-	if short := s.Granted < a.Cost; a.Cost > 0 && (short || 2*p.left < p.fill) && now >= next {
+	if a.Cost > 0 && (short || 2*p.left < p.fill) && now >= next {
 		if s.Want = p.wants(now, a, short); s.Want > 0 {
 			next = now + a.ClaimFor.Milliseconds()
 			p.claim, p.want, p.next = a.Claim, s.Want, next
 		}
 	}
 	s.Left, s.At = p.left, time.Duration(now)*time.Millisecond
+	if p.filled > 0 {
+		s.Age = time.Duration(max(now-p.filled, 0)) * time.Millisecond
+	}
 	s.Asked = p.claim != "" && s.Want == 0 && now < next
 	s.Wait = time.Duration(max(next-now, 0)) * time.Millisecond
 	s.HomeLeft, s.HomeReset = p.homeLeft, time.Duration(max(p.homeReset-now, 0))*time.Millisecond

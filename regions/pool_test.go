@@ -147,6 +147,25 @@ func TestPoolAsksForWhatIsSpent(t *testing.T) {
 	}
 }
 
+// A dry run spends nothing, and claims what is missing.
+func TestPoolDryRun(t *testing.T) {
+	p := newPoolTest(t)
+	dry := func(cost int64, claim string) regions.Spent {
+		return p.spend(regions.Ask{Cost: cost, Dry: true, Hold: 80, Age: time.Second, Claim: claim})
+	}
+	if s := dry(20, "a"); s.Granted != 0 || s.Want != 20 || s.Age != 0 {
+		t.Fatalf("an empty pool: %+v", s)
+	}
+	p.deposit(regions.Lot{Claim: "a", Units: 20})
+	p.wait(3 * time.Second)
+	if s := dry(20, "b"); s.Granted != 0 || s.Left != 20 || s.Want != 0 || s.Age != 3*time.Second {
+		t.Fatalf("a pool that has enough: %+v", s)
+	}
+	if s := dry(21, "c"); s.Left != 20 || s.Want != 40 {
+		t.Fatalf("a pool that has too little: %+v", s)
+	}
+}
+
 // Pools in memory and on Redis agree, and never hold more than they may, whatever is asked and
 // deposited in whatever order.
 func TestPoolsAgree(t *testing.T) {
@@ -162,7 +181,7 @@ func TestPoolsAgree(t *testing.T) {
 			continue // and perhaps again
 		}
 		s := p.spend(regions.Ask{
-			Cost: rng.Int64N(20), AtMost: rng.IntN(3) == 0, Hold: hold, Age: time.Duration(rng.IntN(10)) * time.Second,
+			Cost: rng.Int64N(20), AtMost: rng.IntN(3) == 0, Dry: rng.IntN(4) == 0, Hold: hold, Age: time.Duration(rng.IntN(10)) * time.Second,
 			Claim: strconv.Itoa(i),
 		})
 		if s.Left < 0 || s.Left+s.Want > hold {

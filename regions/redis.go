@@ -39,15 +39,15 @@ var (
 )
 
 func (p redisPools) Spend(ctx context.Context, key string, a Ask) (s Spent, err error) {
-	reply, err := p.eval(ctx, spendScript, 9, key,
-		decimal(a.Cost), bit(a.AtMost), decimal(a.Hold), millis(a.Age), a.Claim, millis(a.ClaimFor))
+	reply, err := p.eval(ctx, spendScript, 10, key,
+		decimal(a.Cost), bit(a.AtMost), decimal(a.Hold), millis(a.Age), a.Claim, millis(a.ClaimFor), bit(a.Dry))
 	if err != nil {
 		return s, err
 	}
 	return Spent{
 		Granted: reply[0], Left: reply[1], Want: reply[2], At: time.Duration(reply[3]) * time.Millisecond,
 		Scarce: reply[4] == 1, Asked: reply[5] == 1, Wait: time.Duration(reply[6]) * time.Millisecond,
-		HomeLeft: reply[7], HomeReset: time.Duration(reply[8]) * time.Millisecond,
+		HomeLeft: reply[7], HomeReset: time.Duration(reply[8]) * time.Millisecond, Age: time.Duration(reply[9]) * time.Millisecond,
 	}, nil
 }
 

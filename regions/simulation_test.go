@@ -161,6 +161,7 @@ func runWorld(t *testing.T, seed uint64, m mutation, events map[string]int) (w *
 		}
 		settings := Settings{Pool: []float64{0, 0, 0.05, 0.5, 0.9}[rng.IntN(5)], Age: time.Duration(1+rng.IntN(15)) * time.Second}
 		w = newWorld(t, seed, limit, settings, m, 1+rng.IntN(3), trips...)
+		w.batches = seed%2 == 0
 		for _, r := range w.regions {
 			r.offset = time.Duration(rng.Int64N(int64(6*time.Hour))) - 3*time.Hour
 			r.drift = (rng.Float64() - 0.5) / 1000

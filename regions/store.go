@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -96,8 +94,8 @@ func answering(home penstock.Store) penstock.Store {
 	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		err := penstock.TakeBatch(ctx, home, rs, ds, all)
 		for i := range ds[:len(rs)] {
-			if err == nil && ds[i].Source == penstock.SourceFallback {
-				err = fmt.Errorf("regions: home decides without its store: %w", penstock.ErrUnavailable)
+			if ds[i].Source == penstock.SourceFallback {
+				ds[i], err = penstock.Decision{}, fmt.Errorf("regions: home decides without its store: %w", penstock.ErrUnavailable)
 			}
 		}
 		return err
@@ -159,179 +157,50 @@ func (s *Store) decide(ctx context.Context, rs []penstock.Request, ds []penstock
 	if err := penstock.ValidateBatch(rs, ds, all); err != nil {
 		return err
 	}
-	targets := make([]target, len(rs))
+	b := &batch{rs, ds, make([]target, len(rs))}
 	global := false
 	for i := range rs {
 		var err error
-		if targets[i], err = s.targetOf(&rs[i]); err != nil {
+		if b.targets[i], err = s.targetOf(&rs[i]); err != nil {
 			return &penstock.RequestError{Index: i, Err: err}
 		}
-		global = global || targets[i].place != inStore
+		global = global || b.targets[i].place != inStore
 	}
 	switch {
 	case !global:
 		return penstock.TakeBatch(ctx, s.local, rs, ds, all)
 	case all && len(rs) > 1:
-		return s.takeAll(ctx, rs, ds, targets)
+		return s.takeAll(ctx, b)
 	}
-	return s.takeEach(ctx, rs, ds, targets)
+	return s.takeEach(ctx, b)
 }
 
-func (s *Store) takeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, targets []target) error {
-	for i := range rs {
-		if targets[i].place == inStore {
-			continue // all together, below
-		}
-		if err := s.takeOne(ctx, &rs[i], &ds[i], targets[i]); err != nil {
-			return &penstock.RequestError{Index: i, Err: err}
-		}
+// takeEach decides requests independently, and waits for home no more often than one of them would.
+func (s *Store) takeEach(ctx context.Context, b *batch) error {
+	if err := s.spendEach(ctx, b, false); err != nil {
+		return err
 	}
-	return newGroup(rs, ds, targets, inStore).take(ctx, s.local, false)
-}
-
-// takeOne decides a request under a global limit.
-func (s *Store) takeOne(ctx context.Context, r *penstock.Request, d *penstock.Decision, t target) (err error) {
-	if t.place == inPool {
-		*d, err = s.spend(ctx, r, t.globalLimit)
-	} else {
-		*d, err = s.takeAtHome(ctx, *r, t.globalLimit)
+	if err := s.takeAtHome(ctx, b.group(atHome), false); err != nil {
+		return err
 	}
-	return err
+	return b.group(inStore).take(ctx, s.local, false)
 }
 
 // takeAtHome lets home decide, or what replaces it while it does not answer.
-func (s *Store) takeAtHome(ctx context.Context, r penstock.Request, g *globalLimit) (penstock.Decision, error) {
-	if r.Cost > 0 {
-		s.stats.atHome.Add(1)
+func (s *Store) takeAtHome(ctx context.Context, g *group, all bool) error {
+	for n, r := range g.rs {
+		if r.Cost > 0 {
+			s.stats.atHome.Add(1)
+		}
+		g.rs[n] = g.targets[n].keptFree(r)
 	}
-	return s.fallback.Take(ctx, g.keptFree(r))
+	return g.take(ctx, s.fallback, all)
 }
-
-// maxWaits is how many lots a request waits for. Lots double while they are too small, so after so many the pool
-// is as large as it may be.
-const maxWaits = 4
-
-// spend takes units from the pool. A request that finds too few waits for a lot, unless home had too little when it
-// was last asked: then it is denied at once.
-func (s *Store) spend(ctx context.Context, r *penstock.Request, g *globalLimit) (penstock.Decision, error) {
-	key := g.poolKey(r.Key)
-	var spent Spent
-	var err error
-	for waits := 0; waits < maxWaits && !(g.Slow && waits == 2); waits++ {
-		claim := newClaim()
-		spent, err = s.pools.Spend(ctx, key, Ask{
-			Cost: r.Cost, AtMost: r.AtMost, Hold: g.Hold, Age: g.settings.Age,
-			Claim: claim, ClaimFor: 2 * s.timeout,
-		})
-		switch {
-		case errors.Is(err, errors.ErrUnsupported):
-			return penstock.Decision{}, err // it would never work
-		case err != nil: // the region's store is down, and home need not be
-			return s.takeAtHome(ctx, *r, g)
-		}
-		s.stats.spent.Add(spent.Granted)
-		var lot <-chan struct{}
-		if spent.Want > 0 {
-			own := strings.Clone(r.Key) // the caller may reuse the memory of its request
-			lot = s.claims.start(key, func() { s.refill(own, key, g, claim, spent) })
-		} else if spent.Asked {
-			lot = s.claims.inFlight(key, s.roundTrip)
-		}
-		switch {
-		case spent.Granted == r.Cost && (r.Cost > 0 || spent.known()) || spent.Granted > 0:
-			return s.granted(g, spent), nil
-		case r.Cost > 0 && spent.Scarce && !s.homeDown():
-			return s.denied(g, spent), nil
-		case lot == nil || r.Cost == 0 || s.homeDown():
-			return s.takeAtHome(ctx, *r, g)
-		}
-		select {
-		case <-lot:
-		case <-ctx.Done():
-			return penstock.Decision{}, fmt.Errorf("regions: wait for units of home: %w", ctx.Err())
-		}
-	}
-	if g.Slow { // pools cannot carry its rate
-		return s.takeAtHome(ctx, *r, g)
-	}
-	return s.denied(g, spent), nil
-}
-
-// known reports whether a pool knows anything of its key.
-func (s Spent) known() bool { return s.Left > 0 || s.Scarce || s.HomeReset > 0 }
 
 // homeDown reports whether home does not answer.
 func (s *Store) homeDown() bool {
 	down, _ := s.fallback.Down()
 	return down > 0
-}
-
-func (s *Store) granted(g *globalLimit, spent Spent) penstock.Decision {
-	return penstock.Decision{
-		Allowed: true, Granted: spent.Granted, Limit: g.capacity,
-		Remaining: g.remaining(spent), ResetAfter: spent.HomeReset,
-	}
-}
-
-func (s *Store) denied(g *globalLimit, spent Spent) penstock.Decision {
-	retry := max(spent.Wait, time.Millisecond)
-	if spent.Asked || spent.Want > 0 {
-		retry = s.roundTrip
-	}
-	return penstock.Decision{Limit: g.capacity, Remaining: g.remaining(spent), RetryAfter: retry, ResetAfter: max(spent.HomeReset, retry)}
-}
-
-// refill asks home for a lot, and puts it into the pool. Nothing is repeated: what is lost on the way stays charged, and
-// is never spent.
-func (s *Store) refill(key, poolKey string, g *globalLimit, claim string, spent Spent) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
-	lot, ok := s.ask(ctx, key, g, spent)
-	lot.Claim = claim
-	s.stats.claim(lot, ok)
-	accepted, err := s.pools.Deposit(context.Background(), poolKey, lot)
-	if lot.Units > 0 && (err != nil || !accepted) {
-		s.stats.lost.Add(lot.Units)
-	}
-	if !ok { // the breaker learns of it by a request that charges nothing
-		go func() { _, _ = s.fallback.Take(context.Background(), penstock.Request{Key: key, Limit: g.limit}) }()
-	}
-}
-
-// ask asks home for a lot. It is not ok if home did not answer: then nothing is asked for while home is down, because
-// it may have granted what does not arrive.
-func (s *Store) ask(ctx context.Context, key string, g *globalLimit, spent Spent) (lot Lot, ok bool) {
-	lot = Lot{Scarce: spent.Scarce, Pause: homeRetry, HomeLeft: spent.HomeLeft, HomeReset: spent.HomeReset}
-	if s.homeDown() {
-		return lot, false
-	}
-	d, err := s.home.Take(ctx, g.keptFree(penstock.Request{Key: key, Limit: g.limit, Cost: spent.Want, AtMost: true}))
-	if err != nil {
-		return lot, false
-	}
-	lot.Units, lot.HomeLeft, lot.HomeReset = d.Granted, d.Remaining, min(d.ResetAfter, poolIdle)
-	lot.Scarce, lot.Pause = d.Granted < spent.Want, 0
-	if lot.Scarce {
-		lot.Pause = g.Pause
-	}
-	if d.Granted == 0 {
-		lot.Pause = max(min(d.RetryAfter, maxPause), g.Pause)
-	}
-	if g.Ends {
-		lot.End = spent.At + endOf(d.ResetAfter)
-	}
-	return lot, true
-}
-
-// maxPause is how long a region does not ask a home that had nothing: so much later it notices a refund or a reset there.
-const maxPause = 5 * time.Second
-
-// endOf returns for how long units of a window can be spent, from before home was asked: until the window ends, less what
-// home rounds up, and less what the region's clock may run slow.
-func endOf(resetAfter time.Duration) time.Duration {
-	const drift = 1000
-	rest := resetAfter - time.Millisecond
-	return max(rest-rest/drift, 1)
 }
 
 // Stats are what a [Store] counted since it was made, in this process.
@@ -344,13 +213,16 @@ type Stats struct {
 	Units  int64 // of the lots
 	Lost   int64 // … that were spent in vain, or could not be put into a pool, and stay charged
 
+	Age time.Duration // of what pools held whenever home was asked for more, all together: divided by Claims, the mean
+
 	HomeDown bool // whether home does not answer now
 }
 
-type counters struct{ spent, atHome, claims, short, failed, units, lost atomic.Int64 }
+type counters struct{ spent, atHome, claims, short, failed, units, lost, age atomic.Int64 }
 
-func (c *counters) claim(l Lot, ok bool) {
+func (c *counters) claim(s Spent, l Lot, ok bool) {
 	c.claims.Add(1)
+	c.age.Add(int64(s.Age))
 	c.units.Add(l.Units)
 	switch {
 	case !ok:
@@ -365,12 +237,6 @@ func (s *Store) Stats() Stats {
 	c := &s.stats
 	return Stats{ // claims last: they are counted first, so that no fewer are seen than were short or failed
 		Spent: c.spent.Load(), AtHome: c.atHome.Load(), Short: c.short.Load(), Failed: c.failed.Load(),
-		Claims: c.claims.Load(), Units: c.units.Load(), Lost: c.lost.Load(), HomeDown: s.homeDown(),
+		Claims: c.claims.Load(), Units: c.units.Load(), Lost: c.lost.Load(), Age: time.Duration(c.age.Load()), HomeDown: s.homeDown(),
 	}
-}
-
-// remaining returns what could be granted now, as far as the region knows.
-func (g *globalLimit) remaining(spent Spent) int64 {
-	free := max(spent.HomeLeft-g.KeepFree, 0)
-	return min(spent.Left+min(free, math.MaxInt64-spent.Left), g.capacity)
 }

@@ -25,6 +25,7 @@ type regionTest struct {
 	homeAlone   atomic.Bool // home is a daemon that decides without its store
 	poolsDown   atomic.Bool
 	homeCalls   atomic.Int64
+	badKey      string // which home cannot decide
 }
 
 func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
@@ -39,6 +40,9 @@ func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
 		for i := range ds {
 			if tr.homeAlone.Load() {
 				ds[i].Source = penstock.SourceFallback
+			}
+			if rs[i].Key == tr.badKey {
+				ds[i], err = penstock.Decision{}, &penstock.RequestError{Index: i, Err: &penstock.KeyError{Err: penstock.ErrUnavailable}}
 			}
 		}
 		return err

@@ -1,7 +1,6 @@
 package regions
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,33 +8,43 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A group is those requests of a batch that one place decides together.
-type group struct {
-	index []int
-	rs    []penstock.Request
-	own   []penstock.Decision
-	ds    []penstock.Decision // of the whole batch
+// A batch is requests, their decisions, and where each is decided.
+type batch struct {
+	rs      []penstock.Request
+	ds      []penstock.Decision
+	targets []target
 }
 
-func newGroup(rs []penstock.Request, ds []penstock.Decision, targets []target, p place) *group {
-	g := &group{ds: ds}
-	for i := range rs {
-		if targets[i].place == p {
-			g.index, g.rs = append(g.index, i), append(g.rs, rs[i])
+// A group is those requests of a batch that certain places decide.
+type group struct {
+	batch
+	of    *batch
+	index []int // in the batch
+}
+
+func (b *batch) group(places ...place) *group {
+	g := &group{of: b}
+	for i := range b.rs {
+		if slices.Contains(places, b.targets[i].place) {
+			g.index, g.rs = append(g.index, i), append(g.rs, b.rs[i])
+			g.ds, g.targets = append(g.ds, b.ds[i]), append(g.targets, b.targets[i])
 		}
 	}
-	g.own = make([]penstock.Decision, len(g.rs))
 	return g
 }
 
-// take decides the requests of the group.
+// take decides the requests of the group by a store.
 func (g *group) take(ctx context.Context, s penstock.Store, all bool) error {
 	if len(g.rs) == 0 {
 		return nil
 	}
-	err := penstock.TakeBatch(ctx, s, g.rs, g.own, all)
+	return g.decided(penstock.TakeBatch(ctx, s, g.rs, g.ds, all))
+}
+
+// decided writes the decisions of the group to its batch, and returns an error with an index in the batch.
+func (g *group) decided(err error) error {
 	for n, i := range g.index {
-		g.ds[i] = g.own[n]
+		g.of.ds[i], g.of.targets[i] = g.ds[n], g.targets[n]
 	}
 	var of *penstock.RequestError
 	if errors.As(err, &of) && of.Index < len(g.index) {
@@ -46,105 +55,91 @@ func (g *group) take(ctx context.Context, s penstock.Store, all bool) error {
 
 // allowed reports whether all requests of the group were allowed.
 func (g *group) allowed() bool {
-	for i := range g.own {
-		if !g.own[i].Allowed {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.ds, func(d penstock.Decision) bool { return !d.Allowed })
 }
 
-// refund returns what the group was granted, and leaves decisions as those of peeks.
+// refund returns what the group was granted by a store, and leaves decisions as those of peeks.
 func (g *group) refund(ctx context.Context, s penstock.Store) {
-	ctx = context.WithoutCancel(ctx)
-	for n, i := range g.index {
-		r, granted := g.rs[n], g.own[n].Granted
-		if granted > 0 && !r.Settle {
-			back := penstock.Request{Key: r.Key, Limit: r.Limit, Cost: -granted, ID: r.ID}
-			if _, err := s.Take(ctx, back); err == nil {
-				g.ds[i].Remaining += granted
-			}
+	var back []penstock.Request
+	for n, r := range g.rs {
+		if d := &g.ds[n]; d.Granted > 0 && !r.Settle {
+			back = append(back, penstock.Request{Key: r.Key, Limit: r.Limit, Cost: -d.Granted, ID: r.ID})
+			d.Remaining += d.Granted
 		}
-		g.ds[i].Granted, g.ds[i].Delay = 0, 0
+		g.ds[n].Granted, g.ds[n].Delay = 0, 0
 	}
+	_ = g.decided(nil)
+	_ = penstock.TakeEach(context.WithoutCancel(ctx), s, back, make([]penstock.Decision, len(back))) // what fails stays charged
 }
 
 // takeAll decides requests all or nothing where more than one place decides: first the region's own limits, then what
 // home decides, then pools. If a later one denies, the earlier ones are refunded, as over the slots of a Cluster: that
 // never admits too much, and others may see units taken for a moment. Only units of a pool are not put back, because
-// then pools could hold more than home keeps free: they are lost, if one of several pools denies.
-func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, targets []target) error {
-	kept := make([]penstock.Request, len(rs))
-	for i := range rs {
-		if kept[i] = rs[i]; targets[i].place == atHome {
-			kept[i] = targets[i].keptFree(rs[i])
-		}
-	}
-	local, home := newGroup(kept, ds, targets, inStore), newGroup(kept, ds, targets, atHome)
-	pools := newGroup(kept, ds, targets, inPool)
+// then pools could hold more than home keeps free. So several pools are asked first whether they have what is needed; what
+// some spend is lost if another one has less by then.
+func (s *Store) takeAll(ctx context.Context, b *batch) error {
+	local := b.group(inStore)
 	if err := local.take(ctx, s.local, true); err != nil {
 		return err
 	}
 	if !local.allowed() {
-		return errors.Join(s.peek(ctx, home, targets), s.peek(ctx, pools, targets))
+		return s.peek(ctx, b.group(atHome, inPool))
 	}
-	s.stats.atHome.Add(int64(len(home.rs)))
-	err := home.take(ctx, s.fallback, true)
-	if err != nil || !home.allowed() {
-		local.refund(ctx, s.local)
-		return errors.Join(err, s.peek(ctx, pools, targets))
-	}
-	allowed, err := s.spendAll(ctx, pools, targets)
+	allowed, err := s.takeGlobal(ctx, b)
 	if err != nil || !allowed {
-		home.refund(ctx, s.fallback)
 		local.refund(ctx, s.local)
 	}
 	return err
 }
 
-// peek writes peeks for the requests of a group.
-func (s *Store) peek(ctx context.Context, g *group, targets []target) error {
-	for n, i := range g.index {
-		peek := penstock.Request{Key: g.rs[n].Key, Limit: g.rs[n].Limit}
-		if err := s.takeOne(ctx, &peek, &g.ds[i], targets[i]); err != nil {
-			return &penstock.RequestError{Index: i, Err: err}
-		}
-	}
-	return nil
-}
-
-// spendAll spends from pools, and reports whether all of them allowed it. Of several, the one that has least is first: if it
-// denies, it should not cost units of the others.
-func (s *Store) spendAll(ctx context.Context, g *group, targets []target) (allowed bool, err error) {
-	order := make([]int, len(g.rs))
-	for n := range order {
-		order[n] = n
-	}
-	if len(order) > 1 {
-		if err := s.peek(ctx, g, targets); err != nil {
+// takeGlobal is takeAll of the global limits.
+func (s *Store) takeGlobal(ctx context.Context, b *batch) (allowed bool, err error) {
+	pools := b.group(inPool)
+	several := len(pools.rs) > 1
+	if several {
+		if err = pools.decided(s.spendEach(ctx, &pools.batch, true)); err != nil {
 			return false, err
 		}
-		spare := func(n int) int64 { return g.ds[g.index[n]].Remaining - g.rs[n].Cost }
-		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(spare(a), spare(b)) })
-	}
-	for at, n := range order {
-		i := g.index[n]
-		if g.ds[i], err = s.spend(ctx, &g.rs[n], targets[i].globalLimit); err != nil {
-			return false, &penstock.RequestError{Index: i, Err: err}
-		}
-		if !g.ds[i].Allowed {
-			s.lose(g, order[:at])
-			return false, nil
+		if pools = b.group(inPool); !pools.allowed() {
+			return false, s.peek(ctx, b.group(atHome))
 		}
 	}
-	return true, nil
+	home := b.group(atHome)
+	if err = s.takeAtHome(ctx, home, true); err != nil {
+		return false, err
+	}
+	if !home.allowed() {
+		if !several {
+			err = s.peek(ctx, pools)
+		}
+		return false, err
+	}
+	if allowed, err = s.spendAll(ctx, pools); err != nil || !allowed {
+		home.refund(ctx, s.fallback)
+	}
+	return allowed, err
 }
 
-// lose counts what requests of a group spent in vain.
-func (s *Store) lose(g *group, spent []int) {
-	for _, n := range spent {
-		d := &g.ds[g.index[n]]
-		s.stats.lost.Add(d.Granted)
-		d.Granted = 0
+// peek writes peeks for the requests of a group.
+func (s *Store) peek(ctx context.Context, g *group) error {
+	for n, r := range g.rs {
+		g.rs[n] = penstock.Request{Key: r.Key, Limit: r.Limit}
 	}
+	return g.decided(s.takeEach(ctx, &g.batch))
+}
+
+// spendAll spends from pools, and reports whether all of them allowed it, or home where a pool could not decide.
+func (s *Store) spendAll(ctx context.Context, pools *group) (allowed bool, err error) {
+	err = pools.decided(s.takeEach(ctx, &pools.batch))
+	if err == nil && pools.allowed() {
+		return true, nil
+	}
+	for n := range pools.ds {
+		if pools.targets[n].place == inPool {
+			s.stats.lost.Add(pools.ds[n].Granted)
+			pools.ds[n].Granted = 0
+		}
+	}
+	pools.refund(ctx, s.fallback)
+	return false, err
 }

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,7 +32,15 @@ type Options struct {
 
 	// Input is what "-" reads. Default: standard input.
 	Input io.Reader
+
+	// Unpacked wraps what is read of each log, after it was decompressed. Optional.
+	Unpacked func(io.Reader) io.Reader
+
+	// Window is how many requests are read ahead in all, so that lines may be out of order. Default: 131,072.
+	Window int
 }
+
+const defaultWindow = 1 << 17
 
 // An Entry is a key of descriptors, and its value: the value itself, "field:NAME", or "address:NAME" for an
 // address that is counted by its IPv6 /64. NAME is one of Fields or, in JSON logs, any other name.
@@ -62,9 +71,6 @@ func AppendValues(values []string, data []byte) []string {
 // maxLogs is how many logs can be open at once.
 const maxLogs = 512
 
-// windowRoom is how many requests are read ahead in all.
-const windowRoom = 1 << 17
-
 // A Reader reads the requests of logs in the order of time.
 type Reader struct {
 	sources []*source
@@ -85,11 +91,12 @@ func Open(paths []string, o *Options) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{wants: w}
+	o.Window = cmp.Or(o.Window, defaultWindow)
 	for _, name := range names {
 		if info, err := os.Stat(name); err == nil {
 			r.size += info.Size()
 		}
-		s, err := open(name, o, w, &r.read, max(windowRoom/len(names), 1024))
+		s, err := open(name, o, w, &r.read, max(o.Window/len(names), 1024))
 		if err != nil {
 			return nil, errors.Join(err, r.Close())
 		}

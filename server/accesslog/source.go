@@ -99,15 +99,20 @@ func (r countingReader) Read(b []byte) (int, error) {
 
 // decompress unpacks what begins as gzip does.
 func (s *source) decompress(in io.Reader) error {
-	s.in = bufio.NewReaderSize(in, 4*maxLine)
-	if begin, _ := s.in.Peek(2); !bytes.Equal(begin, []byte{0x1f, 0x8b}) {
-		return nil
+	packed := bufio.NewReaderSize(in, 4*maxLine)
+	unpacked := io.Reader(packed)
+	if begin, _ := packed.Peek(2); bytes.Equal(begin, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(packed)
+		if err != nil {
+			return err
+		}
+		unpacked = z
 	}
-	unpacked, err := gzip.NewReader(s.in)
-	if err == nil {
-		s.in = bufio.NewReaderSize(unpacked, 4*maxLine)
+	if s.options.Unpacked != nil {
+		unpacked = s.options.Unpacked(unpacked)
 	}
-	return err
+	s.in = bufio.NewReaderSize(unpacked, 4*maxLine) // packed itself, if there is nothing to unpack
+	return nil
 }
 
 // detect finds out the format, and whether times have fractions, from what is in the buffer.

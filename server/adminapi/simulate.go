@@ -134,5 +134,8 @@ func (s *Server) decodeLogQuery(r *http.Request) (q simulator.LogQuery, err erro
 			return q, &parameterError{p.Name, fmt.Sprintf("unknown parameter %.80q", p.Name)}
 		}
 	}
+	if n := len(q.Limits); n < 1 || n > simulator.MaxLogLimits {
+		return q, &parameterError{"limit", fmt.Sprintf("want 1 to %d limits to try, not %d, such as ?limit=10/1s&limit=20/1s", simulator.MaxLogLimits, n)}
+	}
 	return q, nil
 }

@@ -101,7 +101,8 @@ func TestSimulateLog(t *testing.T) {
 		}
 	}
 	for _, test := range []struct{ query, log, want string }{
-		{"", logLine, "0 limits"},
+		{"", logLine, `"detail":"want 1 to 6 limits to try, not 0, such as ?limit=10/1s`},
+		{strings.Repeat("limit=2/1m&", 7), logLine, "not 7"},
 		{"limit=2/1m&limt=3/1m", logLine, "unknown parameter"},
 		{"limit=2/1m&rule=edge/none", logLine, "no such rule"},
 		{"limit=2/1m", "<html>", "no line is one of a known access log"},

@@ -248,7 +248,7 @@ func (r *run) all(ctx context.Context) error {
 			r.decide(q.Time, q.Time, q.Recorded, q.Data)
 			continue
 		}
-		if !r.group.fits(&q) {
+		if !r.group.fits(&q, r.options.Log.Window) {
 			r.flush()
 		}
 		r.group.add(&q)
@@ -375,14 +375,15 @@ type grouped struct {
 	whole, recorded bool
 }
 
-// A larger group is decided in parts, which is noticed only if one second has more requests.
+// A larger group is decided in parts, which is noticed only if one second has more requests: about a million, by default.
 const (
-	maxGroup      = 1 << 20
-	maxGroupBytes = 128 << 20
+	groupWindows   = 8    // requests, for each in the window of the logs
+	bytesPerWindow = 1024 // likewise
 )
 
-func (g *group) fits(q *accesslog.Request) bool {
-	return len(g.requests) == 0 || q.Time/int64(time.Second) == g.second && len(g.requests) < maxGroup && len(g.data) < maxGroupBytes
+func (g *group) fits(q *accesslog.Request, window int) bool {
+	return len(g.requests) == 0 ||
+		q.Time/int64(time.Second) == g.second && len(g.requests) < groupWindows*window && len(g.data) < bytesPerWindow*window
 }
 
 func (g *group) add(q *accesslog.Request) {

@@ -21,12 +21,16 @@ const (
 	MaxLogBytes  = 32 << 20 // as it is sent, compressed or not
 	MaxLogTime   = 20 * time.Second
 	MaxLogLimits = 6
-	maxLogKeys   = 100_000
+	maxUnpacked  = 128 << 20 // bytes
+	maxLogKeys   = 50_000
+	logWindow    = 1 << 13 // requests that are sorted at a time
 	topLogKeys   = 5
 )
 
 // ErrLogTime means that a log takes too long.
 var ErrLogTime = fmt.Errorf("%w: the log takes longer than %v; send a part of it, or use penstock replay", ErrBadTraffic, MaxLogTime)
+
+var errUnpacked = fmt.Errorf("%w: the log has more than %d MiB, unpacked; send a part of it, or use penstock replay", ErrBadTraffic, maxUnpacked>>20)
 
 // A LogQuery says what to do with a log.
 type LogQuery struct {
@@ -116,13 +120,18 @@ func (s *LogSimulation) run(ctx context.Context, log []byte, q *LogQuery, lane *
 	if err != nil {
 		return err
 	}
+	bounded := &boundedReader{ctx: ctx, left: maxUnpacked}
 	report, err := replay.Run(ctx, []string{"-"}, replay.Options{
 		Rules: set, Domain: q.Domain, MaxKeys: maxLogKeys, TopKeys: topLogKeys,
-		Log: accesslog.Options{Input: contextReader{ctx, bytes.NewReader(log)}},
+		Log: accesslog.Options{Input: bytes.NewReader(log), Unpacked: bounded.wrap, Window: logWindow},
 	})
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return ErrLogTime
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case bounded.left < 0:
+		return errUnpacked
 	case errors.Is(err, replay.ErrNoRequests):
 		return fmt.Errorf("%w: no line is one of a known access log or of a recording (%s)", ErrBadTraffic, strings.Join(accesslog.FormatNames(), ", "))
 	case err != nil:
@@ -172,15 +181,25 @@ func (q *LogQuery) rules(limit string) (*rules.Set, error) {
 	return set, nil
 }
 
-// A contextReader ends with its context: a small file can be a very large log, compressed.
-type contextReader struct {
-	ctx context.Context
+// A boundedReader ends with its context, or after so many bytes: a small file can be a very large log, compressed.
+type boundedReader struct {
 	io.Reader
+	ctx  context.Context
+	left int // below zero if there was more
 }
 
-func (r contextReader) Read(b []byte) (int, error) {
+func (r *boundedReader) wrap(unpacked io.Reader) io.Reader {
+	r.Reader = unpacked
+	return r
+}
+
+func (r *boundedReader) Read(b []byte) (n int, err error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return r.Reader.Read(b)
+	n, err = r.Reader.Read(b)
+	if r.left -= n; r.left < 0 {
+		return 0, errUnpacked
+	}
+	return n, err
 }

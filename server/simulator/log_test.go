@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"runtime"
+	"runtime/metrics"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +72,56 @@ func TestLogShowsWhomALimitDenies(t *testing.T) {
 		if text := strings.Join(s.Assumed, "\n"); !strings.Contains(text, "whole seconds") || strings.Contains(text, "-: ") {
 			t.Errorf("assumed:\n%s", text)
 		}
+	}
+}
+
+// A file of a megabyte may be a gigabyte unpacked.
+func TestPackedLogIsBounded(t *testing.T) {
+	line := "203.0.113.9 - - [02/Mar/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 12 \"-\" \"" + strings.Repeat("a", 2000) + "\"\n"
+	for name, text := range map[string]string{"comments": "#" + line, "requests of one second": line} {
+		text = strings.Repeat(text, 1000)
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		_, _ = io.WriteString(z, line)
+		for n := 0; n < maxUnpacked; n += len(text) {
+			_, _ = io.WriteString(z, text)
+		}
+		_ = z.Close()
+		most := watchHeap()
+		s, err := RunLog(t.Context(), packed.Bytes(), withLimits(LogQuery{Domain: "log", By: []rules.Entry{{Key: "user_agent"}}}, "5/1m", "6/1m"))
+		if !errors.Is(err, errUnpacked) {
+			t.Errorf("%s: got %+v, %v, want %v", name, s, err, errUnpacked)
+		}
+		if grown := most(); grown > 80<<20 {
+			t.Errorf("%s: %d bytes took %d MiB", name, packed.Len(), grown>>20)
+		}
+	}
+}
+
+// watchHeap returns a function that tells by how much the heap has grown at most.
+func watchHeap() (most func() uint64) {
+	heap := func() uint64 {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	runtime.GC()
+	stop, grown, begin := make(chan struct{}), make(chan uint64, 1), heap()
+	go func() {
+		high := begin
+		for {
+			high = max(high, heap())
+			select {
+			case <-stop:
+				grown <- high - begin
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	return func() uint64 {
+		close(stop)
+		return <-grown
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *Server) find(k *keyRequest) (keyTarget, error) {
 // store knows long keys by their hash.
 func (s *Server) underOverride(t keyTarget) keyTarget {
 	if t.rule != nil && !t.rule.Unlimited {
-		t.limit, t.override = s.engine.LimitOfKey(t.rule, t.key)
+		t.limit, t.override = s.engine.Overrides().LimitOfKey(t.rule, t.key)
 		t.key = string(rules.ShortenKey([]byte(t.key), 0))
 	}
 	return t

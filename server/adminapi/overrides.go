@@ -185,7 +185,7 @@ func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Overr
 	if err := o.Validate(); err != nil {
 		return o, err
 	}
-	if err := v.engine.CheckOverride(rule, &o); err != nil {
+	if err := o.CheckRule(rule, v.engine.RequestLimits().Claim); err != nil {
 		return o, &overrides.FieldError{Field: "limit", Err: err}
 	}
 	id := o.Rule + "\x00" + o.Key

@@ -140,7 +140,7 @@ func (t *Target) CountReported(allowed, denied uint64, offences bool) {
 		return
 	}
 	for range min(denied, uint64(t.rule.Penalty.After)) {
-		t.engine.overrides.CountDenial(t.rule.Name, t.request.Key, t.rule.Penalty)
+		t.engine.options.Overrides.CountDenial(t.rule.Name, t.request.Key, t.rule.Penalty)
 	}
 }
 

@@ -234,7 +234,7 @@ func (e *Engine) TryRules(s *rules.Set) {
 func (e *Engine) Try(rule *rules.Rule, l penstock.Limit, until time.Time) error {
 	c, err := rule.NewCandidate(l)
 	if err == nil {
-		err = e.claim(c.Limit)
+		err = e.requestLimits.Claim(c.Limit)
 	}
 	if err != nil {
 		return err

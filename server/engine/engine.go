@@ -128,7 +128,6 @@ const (
 type Engine struct {
 	*rememberedDenials // nil if none are
 	callers.Rights
-	keyOverrides
 	candidateSource
 
 	options       Options
@@ -165,7 +164,6 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
 	e.comparedKeys.None = e.options.TopKeys == nil
-	e.keyOverrides = keyOverrides{e.options.Overrides, policy.Claim}
 	if e.rememberedDenials != nil {
 		e.calls = e.rememberedDenials
 	}
@@ -196,6 +194,9 @@ func (e *Engine) Store() penstock.Store { return e.store }
 
 // RequestLimits returns the policy of limits that callers bring.
 func (e *Engine) RequestLimits() *requestlimits.Policy { return e.requestLimits }
+
+// Overrides returns the overrides of keys of rules.
+func (e *Engine) Overrides() *overrides.Set { return e.options.Overrides }
 
 // SetRules replaces the rules. Requests in flight keep the old ones. A rule that the old set
 // has under the same name keeps its statistics.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -44,7 +43,7 @@ func (f *found) applyKeyOverride(ctx context.Context, l *limitedDescriptor, s *r
 		l.beside, _ = f.table.carry(ctx, before, true, key, l.rule, s)
 		f.hasBeside = f.hasBeside || l.beside != nil
 	}
-	if entry == nil || l.rule.Unlimited && entry.Kind != overrides.Banned || !fits(l.rule, entry.Action) {
+	if entry == nil || !entry.AppliesTo(l.rule) {
 		return
 	}
 	changed := f.table.change(l.rule, s, entry.Action)
@@ -73,13 +72,13 @@ func (t *ruleTable) ruleOfKey(ctx context.Context, r *rules.Rule, key string, co
 		beside, done = t.carry(ctx, before, true, key, r, state)
 	}
 	switch {
-	case found == nil || !fits(r, found.Action):
+	case found == nil || !found.AppliesTo(r):
 	case found.Kind == overrides.Limited:
 		changed := t.change(r, state, found.Action)
 		beside, done = t.carry(ctx, found, false, key, r, changed.state)
 		r, state = changed.rule, changed.state
 	case cost == penstock.Reset: // a ban or an exemption leaves the units, until the key has a limit again
-		beside = earlierLimits(r, found.EarlierLimits(false), r.Limit)
+		beside = found.EarlierLimits(r, false, r.Limit)
 	}
 	if done = done && (cost >= 0 || t.refund(ctx, key, t.stored(rule, beside), cost)); !done && cost < 0 {
 		return nil, nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
@@ -108,45 +107,12 @@ func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded 
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
 	now, isNew := to.template.Limit, entry.IsNew(hasEnded)
 	now.Count = to.maxHits // not that of a hits limit
-	from := earlierLimits(rule, entry.EarlierLimits(hasEnded), now)
+	from := entry.EarlierLimits(rule, hasEnded, now)
 	done = entry.Carry(ctx, t.engine.calls, key, hasEnded, isNew, t.stored(rule, from), to.template.Limit)
 	if isNew {
 		beside = from
 	}
 	return beside, done
-}
-
-// earlierLimits returns the limits with a state of their own that a key of a rule may have been charged
-// under, each wide enough to see all that was charged to it under any of them.
-func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, now penstock.Limit) (earlier []penstock.Limit) {
-	all := []penstock.Limit{rule.Limit}
-	for _, l := range overridden {
-		all = append(all, overrides.LimitOf(rule.Limit, l))
-	}
-	capacity, known := now.Capacity(), []penstock.Limit{now.Identity()}
-	for _, l := range all {
-		capacity = max(capacity, l.Capacity())
-	}
-	for _, l := range all {
-		if l.Count > 0 && !l.HasPermits() && !now.HasPermits() && !slices.Contains(known, l.Identity()) { // permits are held, not used
-			known, earlier = append(known, l.Identity()), append(earlier, widened(l, capacity))
-		}
-	}
-	return earlier
-}
-
-// widened returns a limit with another capacity, if its rate is not too slow for that.
-func widened(l penstock.Limit, capacity int64) penstock.Limit {
-	w := l
-	if w.IsBucket() {
-		w.Burst = capacity
-	} else {
-		w.Count = capacity
-	}
-	if w.Validate() != nil {
-		return l
-	}
-	return w
 }
 
 // stored returns limits of keys of a rule as the store has them.
@@ -194,55 +160,4 @@ func (ev *evaluation) mergeBeside(n int) {
 	}
 	clear(ev.limited[n:])
 	ev.limited = ev.limited[:n]
-}
-
-// keyOverrides are the overrides of keys of rules.
-type keyOverrides struct {
-	overrides *overrides.Set
-	claim     func(...penstock.Limit) error // see requestlimits.Options
-}
-
-// Overrides returns the engine's overrides.
-func (k *keyOverrides) Overrides() *overrides.Set { return k.overrides }
-
-// fits reports whether an override can replace the limit of a rule. A rule that was reloaded may
-// have become concurrent, or a rate, which its overrides are not: then they do not apply, or
-// else a release of permits would refund a rate.
-func fits(rule *rules.Rule, a *overrides.Action) bool {
-	return a.Kind != overrides.Limited ||
-		a.Limit.HasPermits() == rule.Limit.HasPermits()
-}
-
-// CheckOverride returns an error if an override cannot apply to keys of its rule.
-func (k *keyOverrides) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
-	action, err := overrides.ParseAction(o.Limit)
-	if err != nil {
-		return err
-	}
-	switch {
-	case action.Kind == overrides.Banned:
-	case rule.Unlimited:
-		return fmt.Errorf("rule %s is unlimited: its keys can only be banned", rule.Name)
-	case action.Kind == overrides.Unlimited:
-	case action.Limit.HasQueue() && !rule.Limit.HasQueue():
-		return fmt.Errorf("a leaky-bucket delays requests, and rule %s does not: want another algorithm", rule.Name)
-	case !fits(rule, action):
-		return fmt.Errorf("rule %s is %s: a limit over time and a concurrent one cannot replace each other, because permits have IDs", rule.Name, rule.Limit.Algorithm)
-	default:
-		return k.claim(overrides.LimitOf(rule.Limit, action.Limit))
-	}
-	return nil
-}
-
-// LimitOfKey returns the limit that applies to a key of a rule, with the override that
-// causes it, or nil. A ban leaves the rule's limit.
-func (k *keyOverrides) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
-	found, _ := k.overrides.Index(rule.CountedBy).Peek(key)
-	switch {
-	case found != nil && !fits(rule, found.Action):
-		return rule.Limit, nil
-	case found != nil && found.Kind == overrides.Limited && !rule.Unlimited:
-		return overrides.LimitOf(rule.Limit, found.Limit), found
-	}
-	return rule.Limit, found
 }

@@ -280,31 +280,8 @@ func TestOverrideOfAnotherKindDoesNotApply(t *testing.T) {
 			t.Errorf("%+v: got %+v, %v, want %d remaining", c.d, r, err, c.remaining)
 		}
 	}
-	if l, found := o.LimitOfKey(o.Rules().Rule("o/held"), "held=a"); l.Algorithm != penstock.Concurrent || found != nil {
+	if l, found := o.Overrides().LimitOfKey(o.Rules().Rule("o/held"), "held=a"); l.Algorithm != penstock.Concurrent || found != nil {
 		t.Errorf("got %s and %v, want the limit of the rule", l, found)
-	}
-}
-
-func TestCheckOverrideRejectsWhatARuleCannotDo(t *testing.T) {
-	o := newOverridden(t, newMemory())
-	for _, c := range []struct{ rule, limit, want string }{
-		{"o/free", "10/1m", "only be banned"},
-		{"o/free", "unlimited", "only be banned"},
-		{"o/free", "ban", ""},
-		{"o/bucket", "10/1m leaky-bucket", "delays requests"},
-		{"o/bucket", "10", "bad limit"},
-		{"o/bucket", "unlimited", ""},
-		{"o/bucket", "10/1m", ""},
-		{"o/bucket", "10/1m concurrent", "cannot replace each other"},
-		{"o/held", "10/1m", "cannot replace each other"},
-		{"o/held", "3/1m concurrent", ""},
-		{"o/held", "ban", ""},
-	} {
-		rule := o.Rules().Rule(c.rule)
-		err := o.CheckOverride(rule, &overrides.Override{Rule: c.rule, Limit: c.limit})
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s %s: got %v, want %q", c.rule, c.limit, err, c.want)
-		}
 	}
 }
 

@@ -49,7 +49,7 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 	for _, r := range s.Rules() {
 		stats, state := cmp.Or(kept[r.Name], &rulestats.Stats{}), t.newState(r)
 		state.stats = &RuleStats{Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.HasPermits(), Stats: stats}
-		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &sync.Map{}
+		state.overrides, state.changed = e.options.Overrides.Index(r.CountedBy), &sync.Map{}
 		t.states[r.Index] = *state
 	}
 	t.addTrials(e.candidateRules, old)

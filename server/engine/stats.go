@@ -98,7 +98,7 @@ func (f *found) addDenied(d *limitedDescriptor) {
 		stats.Banned.Add(1)
 		return
 	case d.rule.Penalty != nil && d.override == nil && !shadow && d.status.Decision.Source != penstock.SourceFallback:
-		f.engine.overrides.CountDenial(d.rule.Name, f.keyOf(d), d.rule.Penalty)
+		f.engine.options.Overrides.CountDenial(d.rule.Name, f.keyOf(d), d.rule.Penalty)
 	}
 	free := d.status.Decision.Remaining - d.template.KeepFree
 	if d.newID && free >= d.cost { // its ID is the only reason: the permits were free

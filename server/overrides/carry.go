@@ -3,7 +3,6 @@ package overrides
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,15 +41,6 @@ func phaseOf(hasEnded bool) int32 {
 		return ended
 	}
 	return inForce
-}
-
-// EarlierLimits returns the limits of overrides of the key before this one, under which units may
-// still be charged. If this one has ended, its own limit is one of them.
-func (e *Entry) EarlierLimits(hasEnded bool) []penstock.Limit {
-	if hasEnded && e.Kind == Limited {
-		return append(slices.Clone(e.from), e.Limit)
-	}
-	return e.from
 }
 
 // MustCarry reports whether units of the key have to be carried over, to the limit of this override or,

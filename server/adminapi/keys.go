@@ -84,7 +84,7 @@ func (s *Server) settle(ctx context.Context, t keyTarget, k *keyRequest) (pensto
 	}
 	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: k.cost, ID: k.id, Settle: true}
 	d, err := s.engine.Store().Take(ctx, r)
-	s.engine.ForgetReturned(&r)
+	s.engine.Denials.ForgetReturned(&r)
 	return d, err
 }
 
@@ -316,7 +316,7 @@ func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64) (pensto
 	}
 	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: cost}
 	d, err := s.engine.Store().Take(ctx, r)
-	s.engine.ForgetReturned(&r)
+	s.engine.Denials.ForgetReturned(&r)
 	return d, err
 }
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -234,14 +233,10 @@ func (ev *evaluation) run(ctx context.Context) (over bool, err error) {
 
 // decideAdmitted decides the request, and settles the admissions of its descriptors.
 func (ev *evaluation) decideAdmitted(ctx context.Context) (over bool, err error) {
-	err = errPanicked
+	err = requestlimits.ErrPanicked
 	defer func() { ev.settleAdmissions(err) }()
 	return ev.decide(ctx)
 }
-
-// errPanicked stands for the result of a store that panicked, which an HTTP server survives. The
-// admissions of its requests are settled nevertheless, or their room would be lost for good.
-var errPanicked = errors.New("the store panicked")
 
 // HasID reports whether a descriptor has an entry that names a permit under the rules of the
 // domain.

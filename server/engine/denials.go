@@ -4,15 +4,11 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/denials"
 )
-
-// rememberedDenials are what the engine embeds.
-type rememberedDenials = denials.Store
 
 // remembersDenials reports whether denials of the request are remembered.
 func (f *found) remembersDenials() bool {
-	return f.engine.rememberedDenials != nil && (f.compat || f.engine.options.CacheDenials) && !f.terms.Settle
+	return f.engine.Denials != nil && (f.compat || f.engine.options.CacheDenials) && !f.terms.Settle
 }
 
 // isRemembered reports whether a denial of the descriptor is remembered. Peeked descriptors are
@@ -44,7 +40,7 @@ func (ev *evaluation) decideKnown() {
 	remembers := ev.remembersDenials()
 	if remembers {
 		ev.forgetRefunds()
-		ev.began = ev.engine.rememberedDenials.Cache.Now()
+		ev.began = ev.engine.Denials.Cache.Now()
 	}
 	for i := range ev.limited {
 		d := &ev.limited[i]
@@ -67,7 +63,7 @@ func (ev *evaluation) decideKnown() {
 func (ev *evaluation) forgetRefunds() {
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.cost < 0 {
-			ev.engine.rememberedDenials.Cache.Forget(ev.counterOf(d))
+			ev.engine.Denials.Cache.Forget(ev.counterOf(d))
 		}
 	}
 }
@@ -93,7 +89,7 @@ const longestBan = 366 * 24 * time.Hour
 // lookUp returns the denial of a counter that is known to be over its limit. As in Envoy's
 // service, its hits are not counted then.
 func (ev *evaluation) lookUp(d *limitedDescriptor) (dec penstock.Decision, denied bool) {
-	dec, denied = ev.engine.rememberedDenials.Cache.Cached(ev.counterOf(d), ev.began)
+	dec, denied = ev.engine.Denials.Cache.Cached(ev.counterOf(d), ev.began)
 	if denied && d.cost > d.maxHits-d.keepFree {
 		dec.RetryAfter = penstock.Never
 	}
@@ -114,7 +110,7 @@ func (ev *evaluation) noteDenials() {
 		dec := d.status.Decision
 		if d.addsHits() || dec.Remaining <= d.keepFree {
 			dec.RetryAfter = dec.ResetAfter
-			ev.engine.rememberedDenials.Cache.Note(ev.counterOf(d), dec, ev.began)
+			ev.engine.Denials.Cache.Note(ev.counterOf(d), dec, ev.began)
 		}
 	}
 }

@@ -234,7 +234,7 @@ func TestRefundUnderAnOverridesNameEndsADenial(t *testing.T) {
 		},
 		"store": func(ctx context.Context, e *engine.Engine) error {
 			_, err := e.Store().Take(ctx, refund[0])
-			e.ForgetReturned(&refund[0])
+			e.Denials.ForgetReturned(&refund[0])
 			return err
 		},
 	} {

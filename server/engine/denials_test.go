@@ -59,7 +59,7 @@ func TestDecideRemembersWindowsWithNothingLeft(t *testing.T) {
 			t.Errorf("request %d: got %s after %d calls, want %s after %d", i, got, n, c.want, c.calls)
 		}
 	}
-	hits, misses := e.CacheLookups()
+	hits, misses := e.Denials.CacheLookups()
 	if got := fmt.Sprint(hits, " ", misses); got != "2 9" {
 		t.Errorf("hits and misses of the cache: got %s, want 2 9", got)
 	}

@@ -126,9 +126,11 @@ const (
 
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
-	*rememberedDenials // nil if none are
 	callers.Rights
+	requestlimits.Takes
 	candidateSource
+
+	Denials *denials.Store // that are remembered; nil if none are
 
 	options       Options
 	store         penstock.Store
@@ -155,7 +157,7 @@ func New(store penstock.Store, o *Options) *Engine {
 	policy := requestlimits.New(store, o.RequestLimits)
 	e := &Engine{
 		options:           o.withDefaults(),
-		rememberedDenials: denials.New(store, o.OverLimitKeys, o.OverLimitAge),
+		Denials:           denials.New(store, o.OverLimitKeys, o.OverLimitAge),
 		Rights:            callers.NewRights(append([]callers.Token{{Secret: o.Token}}, o.Tokens...), !o.DistrustLocal),
 		store:             store,
 		calls:             store,
@@ -164,9 +166,11 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
 	e.comparedKeys.None = e.options.TopKeys == nil
-	if e.rememberedDenials != nil {
-		e.calls = e.rememberedDenials
+	if e.Denials != nil {
+		e.calls = e.Denials
 	}
+	stats := rulestats.NewLocal(e.requestLimitState.stats.Stats, e.options.TopKeys, e.options.Shadow)
+	e.Takes = requestlimits.NewTakes(policy, e.calls, stats, e.options.OnTaken)
 	return e
 }
 

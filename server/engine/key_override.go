@@ -61,11 +61,11 @@ func (f *found) applyKeyOverride(ctx context.Context, l *limitedDescriptor, s *r
 	l.rule, l.override = changed.rule, entry
 }
 
-// ruleOfKey returns a rule and its state as an override of the key changes them, for an operator.
+// stateOfKey returns the state of a rule as an override of the key changes it, for an operator.
 // What the key has used under earlier limits is carried over first, as by a request: the next
 // one would otherwise charge again what a refund or reset did not find.
-func (t *ruleTable) ruleOfKey(ctx context.Context, r *rules.Rule, key string, cost int64) (*rules.Rule, *ruleState, error) {
-	state, done, rule := &t.states[r.Index], true, r
+func (t *ruleTable) stateOfKey(ctx context.Context, r *rules.Rule, key string, cost int64) (*ruleState, error) {
+	state, done := &t.states[r.Index], true
 	var beside []penstock.Limit
 	found, before := state.overrides.Peek(key)
 	if before != nil {
@@ -74,16 +74,15 @@ func (t *ruleTable) ruleOfKey(ctx context.Context, r *rules.Rule, key string, co
 	switch {
 	case found == nil || !found.AppliesTo(r):
 	case found.Kind == overrides.Limited:
-		changed := t.change(r, state, found.Action)
-		beside, done = t.carry(ctx, found, false, key, r, changed.state)
-		r, state = changed.rule, changed.state
+		state = t.change(r, state, found.Action).state
+		beside, done = t.carry(ctx, found, false, key, r, state)
 	case cost == penstock.Reset: // a ban or an exemption leaves the units, until the key has a limit again
 		beside = found.EarlierLimits(r, false, r.Limit)
 	}
-	if done = done && (cost >= 0 || t.refund(ctx, key, t.stored(rule, beside), cost)); !done && cost < 0 {
-		return nil, nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
+	if done = done && (cost >= 0 || t.refund(ctx, key, t.stored(r, beside), cost)); !done && cost < 0 {
+		return nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
 	}
-	return r, state, nil
+	return state, nil
 }
 
 // refund refunds or resets units of the key under limits.

@@ -56,6 +56,14 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 	return t
 }
 
+// stateOf returns the state of a rule, or nil if the rules were reloaded meanwhile.
+func (t *ruleTable) stateOf(r *rules.Rule) *ruleState {
+	if t == nil || r.Index >= len(t.states) || t.set.Rules()[r.Index] != r {
+		return nil
+	}
+	return &t.states[r.Index]
+}
+
 // newState returns the state of a rule without its statistics.
 func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 	e := t.engine

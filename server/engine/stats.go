@@ -10,11 +10,6 @@ import (
 // RuleStats are the statistics of a rule.
 type RuleStats = rulestats.Rule
 
-// LocalStats returns counters for ad-hoc limits, for one goroutine.
-func (e *Engine) LocalStats() rulestats.Local {
-	return rulestats.NewLocal(e.requestLimitState.stats.Stats, e.options.TopKeys, e.options.Shadow)
-}
-
 // RuleStats returns the live statistics of every rule with a limit, and of request
 // limits.
 func (e *Engine) RuleStats() []*RuleStats {
@@ -66,7 +61,7 @@ func (ev *evaluation) updateStats(err error) {
 			continue
 		}
 		if countHits && d.cost >= 0 {
-			ev.engine.CountLookup(d.isCachedDenial())
+			ev.engine.Denials.CountLookup(d.isCachedDenial())
 			ev.addHits(d)
 		}
 		if countKeys && d.cost > 0 && (d.denied || d.granted() > 0) {

@@ -49,7 +49,7 @@ func (c *conn) flushBatch() {
 	err := c.takeBatch()
 	for i := range c.decisions {
 		d := &c.decisions[i]
-		c.server.engine.ForgetReturned(&c.batch[i]) // a refund under an ID
+		c.server.engine.Denials.ForgetReturned(&c.batch[i]) // a refund under an ID
 		// A decision without a Limit was not made, or denied under a limit of 0.
 		if err != nil && d.Limit == 0 {
 			c.admitted[i].Finish(d, err)

@@ -85,7 +85,7 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 // takeNow decides a request at once.
 func (c *conn) takeNow(r *penstock.Request) (penstock.Decision, error) {
 	d, err := c.server.engine.Store().Take(c.server.ctx, *r)
-	c.server.engine.ForgetReturned(r)
+	c.server.engine.Denials.ForgetReturned(r)
 	if err != nil {
 		c.counters.Fail()
 		return d, err

@@ -162,7 +162,7 @@ func (s *Statistics) localCache() map[string]uint64 {
 	if s.role.LocalCacheBytes == 0 {
 		return nil
 	}
-	hits, misses := s.source.Engine.CacheLookups()
+	hits, misses := s.source.Engine.Denials.CacheLookups()
 	return map[string]uint64{"hitCount": hits, "missCount": misses, "lookupCount": hits + misses}
 }
 

@@ -40,6 +40,8 @@ func TestCasesRunQuick(t *testing.T) {
 		"| HTTP take, keep-alive, 10,000 keys, 64 callers | ≥ 0.75×",
 		"| an override is in force on 3 daemons under load, of 100,000 | ≤ 1 s after its answer, each of them |",
 		"| Redis is killed and restarts empty | the daemons write all overrides again |",
+		"| a candidate, on Redis | ≤ 1.6× the processor time without",
+		"| --record | ≤ 1.05× the processor time without",
 		"| memory of the process, idle | ≤ 40 MB",
 		"not checked",
 	} {

@@ -41,6 +41,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		{Name: "resp", Run: b.separated(b.resp)},
 		{Name: "http", Run: b.separated(b.http)},
 		{Name: "overrides", Run: b.overrides},
+		{Name: "additions", Run: b.separated(b.compareAdditions)},
 		{Name: "weight", Run: b.weigh},
 	})
 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/rand"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -64,6 +65,9 @@ func (s *Store) Probe(ctx context.Context) error {
 	defer d.stop()
 	return s.probe(func(calls []Call) { s.roundTrip(d, calls) })
 }
+
+// ProbeKeys returns keys with which a probe finds out whether keys of different slots share scripts.
+func ProbeKeys() []string { return (&probe{prefix: "p:", mark: rand.Text()}).keysOfAllShards() }
 
 // ForgetSpread is what happens when a connection is opened after one was lost.
 func (s *Store) ForgetSpread() { s.forgetSpread() }

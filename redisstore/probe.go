@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/penstock-io/penstock/redisstore/internal/script"
@@ -150,11 +149,12 @@ func (p *probe) findSpread() (spread, error) {
 	return byKey, nil
 }
 
-// keysOfAllShards returns a key in each shard.
+// keysOfAllShards returns a key in each shard. Nothing of their tags is the same: the hash by which twemproxy finds a
+// server hardly differs between texts of which only the end does, so that they would be on the same.
 func (p *probe) keysOfAllShards() (keys []string) {
 	var have [slots / slotsPerShard]bool
-	for i := 0; len(keys) < len(have); i++ {
-		key := p.prefix + "probe{" + p.mark + strconv.Itoa(i) + "}"
+	for len(keys) < len(have) {
+		key := p.prefix + "probe{" + rand.Text() + "}"
 		if shard := slotOf(key) / slotsPerShard; !have[shard] {
 			keys, have[shard] = append(keys, key), true
 		}
@@ -163,8 +163,8 @@ func (p *probe) keysOfAllShards() (keys []string) {
 }
 
 func (p *probe) keysOfOneSlot() (keys []string) {
-	for i := range slots / slotsPerShard {
-		keys = append(keys, p.prefix+strconv.Itoa(i)+"probe{"+p.mark+"}")
+	for range slots / slotsPerShard {
+		keys = append(keys, p.prefix+rand.Text()+"probe{"+p.mark+"}")
 	}
 	return keys
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -173,6 +174,28 @@ func TestOpenFindsOutWhichKeysShareScripts(t *testing.T) {
 			t.Errorf("%s, %d servers: %s keys after Open, want none", c.preset.Name, c.servers, n)
 		}
 		mustCommand(t, server, "FLUSHALL")
+	}
+}
+
+// Also by the hash of twemproxy, in which the end of a text changes only the last bits, a probe has keys everywhere.
+func TestProbeKeysAreFarApart(t *testing.T) {
+	t.Parallel()
+	fnv1a := func(text string) (hash uint32) {
+		hash = 0x84222325
+		for _, c := range []byte(text) {
+			hash = (hash ^ uint32(c)) * 0x1b3
+		}
+		return hash
+	}
+	for range 100 {
+		parts := map[uint32]bool{}
+		for _, key := range redisstore.ProbeKeys() {
+			tag := key[strings.Index(key, "{")+1 : len(key)-1]
+			parts[fnv1a(tag)>>28] = true
+		}
+		if len(parts) < 9 { // 64 random keys are in eight parts of sixteen once in 10^15 probes
+			t.Fatalf("the keys are in %d of 16 parts of the hashes", len(parts))
+		}
 	}
 }
 

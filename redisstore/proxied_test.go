@@ -199,6 +199,29 @@ func TestProbeKeysAreFarApart(t *testing.T) {
 	}
 }
 
+// Behind a proxy that loads no scripts, the first calls bring them. Those on one key are executed in their order all
+// the same.
+func TestFirstCallsOnOneKeyKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	of := func(key string, cost int64, id string) penstock.Request {
+		return penstock.Request{Key: key, Limit: penstock.PerHour(10), Cost: cost, ID: id}
+	}
+	for name, c := range map[string]struct {
+		take func(*redisstore.Store, context.Context, []penstock.Request, []penstock.Decision) error
+		rs   []penstock.Request
+	}{
+		"TakeEach": {(*redisstore.Store).TakeEach, []penstock.Request{of("k", 4, "x"), of("k", 0, "")}},
+		"TakeAll":  {(*redisstore.Store).TakeAll, []penstock.Request{of("k", 4, ""), of("k", 0, ""), of("other", 0, "")}},
+	} {
+		p, _ := startRented(t, redisproxy.Twemproxy)
+		store, ds := openURL(t, p.URL(), longTimeout), make([]penstock.Decision, len(c.rs))
+		take(t, store, of("k", 0, "")) // brings the script of the second request, but not that of the first
+		if err := c.take(store, t.Context(), c.rs, ds); err != nil || ds[0].Remaining != 6 || ds[1].Remaining != 6 {
+			t.Errorf("%s: got %+v, %v, want that 6 remain after the first request", name, ds, err)
+		}
+	}
+}
+
 // A proxy that comes back is accepted with every handshake.
 func TestStoreReconnectsToProxies(t *testing.T) {
 	t.Parallel()

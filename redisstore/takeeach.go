@@ -110,8 +110,26 @@ func (s *Store) sendEach(d *deadline, rs []penstock.Request, recordTTL int64) ([
 		calls[i].Keys = qs[i].appendKeys(calls[i].Keys)
 		s.encodeArgs(&qs[i], &calls[i])
 	}
+	keepOrder(calls)
 	s.roundTrip(d, calls)
 	return qs, calls, nil
+}
+
+// keepOrder sends scripts by their texts where one key has several, with an ID and without: a script that the server
+// does not have would be executed after the calls behind it.
+func keepOrder(calls []Call) {
+	if !slices.ContainsFunc(calls, func(c Call) bool { return len(c.Keys) != len(calls[0].Keys) }) {
+		return
+	}
+	first := make(map[string]int, len(calls))
+	for i := range calls {
+		j, again := first[calls[i].Keys[0]]
+		if !again {
+			first[calls[i].Keys[0]] = i
+		} else if calls[i].Script != calls[j].Script {
+			calls[i].Text, calls[j].Text = true, true
+		}
+	}
 }
 
 // roomyCalls returns calls with room for what nearly all of them hold.

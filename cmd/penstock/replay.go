@@ -46,7 +46,7 @@ field:NAME, address:NAME (an address, IPv6 by /64), or the value itself. Names a
 and in a JSON log any name of it, such as request.headers.X-User.
 
 Conditions of --fail-if: "denied > 0.1%", "newly denied > 0", "denied keys > 5",
-"not understood > 1%", each after "rule NAME" for one rule, and "denies key PATTERN".
+"not understood > 1%", each after "rule NAME" for one rule, "denies key PATTERN" and "does not deny key PATTERN".
 The exit code is 1 if one is met.`,
 		Example: `  penstock replay access.log --rules rules.yaml
   penstock replay access.log --rules new.yaml --compare rules.yaml --fail-if "newly denied > 0.1%"

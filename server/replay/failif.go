@@ -9,7 +9,7 @@ import (
 )
 
 // A Condition is one under which a report fails: "denied > 0.1%", "rule shop/user newly denied > 10",
-// "rule shop/user denies key vip:*".
+// "rule shop/user denies key vip:*", "does not deny key 203.0.113.9".
 type Condition struct {
 	text    string
 	rule    string // "" for all
@@ -18,10 +18,11 @@ type Condition struct {
 	percent bool
 	orEqual bool
 	keys    *regexp.Regexp // then there is no metric
+	spared  bool           // that they are not denied
 }
 
 // ErrBadCondition is the error of a text that is no condition.
-var ErrBadCondition = errors.New(`bad condition: want [rule NAME] denied|newly denied|denied keys|not understood > NUMBER[%], or [rule NAME] denies key PATTERN`)
+var ErrBadCondition = errors.New(`bad condition: want [rule NAME] denied|newly denied|denied keys|not understood > NUMBER[%], or [rule NAME] denies|does not deny key PATTERN`)
 
 // The metrics of conditions.
 const (
@@ -38,14 +39,20 @@ func ParseCondition(text string) (Condition, error) {
 	if len(words) > 2 && words[0] == "rule" {
 		c.rule, words = words[1], words[2:]
 	}
-	if len(words) == 3 && words[0] == "denies" && words[1] == "key" {
+	if len(words) < 3 {
+		return c, fmt.Errorf("%q: %w", text, ErrBadCondition)
+	}
+	last := words[len(words)-1]
+	switch verb := strings.Join(words[:len(words)-1], " "); verb {
+	case "denies key", "does not deny key":
 		var err error
-		if c.keys, err = regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(words[2]), `\*`, ".*") + "$"); err != nil {
+		c.spared = verb != "denies key"
+		if c.keys, err = regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(last), `\*`, ".*") + "$"); err != nil {
 			return c, fmt.Errorf("%q: %w", text, ErrBadCondition) // such as bytes that are no text
 		}
 		return c, nil
 	}
-	if len(words) < 3 || !c.setComparison(words[len(words)-2], words[len(words)-1]) {
+	if !c.setComparison(words[len(words)-2], last) {
 		return c, fmt.Errorf("%q: %w", text, ErrBadCondition)
 	}
 	switch c.metric = strings.Join(words[:len(words)-2], " "); c.metric {
@@ -75,7 +82,10 @@ func (c *Condition) CheckRules(o *Options) error {
 
 // check returns why a report fails, or "". Of two bounds the larger counts.
 func (c *Condition) check(r *Report, s *statistics, o *Options) string {
-	if c.keys != nil {
+	switch {
+	case c.spared:
+		return c.checkSpared(s, o, r.Denied.AtOnce != nil)
+	case c.keys != nil:
 		return c.checkKeys(s, o)
 	}
 	n, of := c.values(r)
@@ -138,6 +148,35 @@ func (c *Condition) checkKeys(s *statistics, o *Options) string {
 		}
 	}
 	return ""
+}
+
+// checkSpared returns why a report fails because no such key was denied, by both bounds if there are two.
+func (c *Condition) checkSpared(s *statistics, o *Options, bounds bool) string {
+	seen, others := int64(0), int64(0)
+	for i, rule := range o.Rules.Rules() {
+		if c.rule != "" && rule.Name != c.rule {
+			continue
+		}
+		keys := &s.rules[i].keys
+		for j := range keys.all {
+			k := &keys.all[j]
+			if !c.matches(keys.text(k)) {
+				continue
+			}
+			if k.denied > 0 && (k.atOnce > 0 || !bounds) {
+				return ""
+			}
+			seen++
+		}
+		others += s.rules[i].others
+	}
+	switch {
+	case others > 0:
+		return fmt.Sprintf("%s: %s requests are of keys that were not counted by themselves: raise --max-keys", c.text, thousands(others))
+	case seen == 0:
+		return c.text + ": the logs have no such key"
+	}
+	return fmt.Sprintf("%s: of %s such keys", c.text, thousands(seen))
 }
 
 // matches compares a key, or the value of its last entry, with the pattern. A star matches any text.

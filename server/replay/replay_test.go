@@ -177,6 +177,13 @@ func TestConditions(t *testing.T) {
 		"denies key remote_address=10.0.0.1":          true,
 		"rule edge/remote_address denies key 10.1.*":  false,
 		"rule edge/remote_address denies key 10.0.*4": false,
+
+		"does not deny key 10.0.0.1":                          false,
+		"does not deny key 10.0.0.4":                          true,
+		"does not deny key 10.0.0.*":                          false,
+		"does not deny key 10.9.9.9":                          true, // there is none
+		"rule edge/remote_address does not deny key vip:*":    false,
+		"rule edge/remote_address does not deny key 10.0.0.4": true,
 	} {
 		c, err := ParseCondition(text)
 		if err != nil {
@@ -187,7 +194,7 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s: got %q", text, got.Failures)
 		}
 	}
-	for _, text := range []string{"", "denied", "denied < 1", "denied > x", "denied > -1", "allowed > 1", "rule a", "rule a denied 1%", "denies key", "denies key \xff"} {
+	for _, text := range []string{"", "denied", "denied < 1", "denied > x", "denied > -1", "allowed > 1", "rule a", "rule a denied 1%", "denies key", "denies key \xff", "does not deny key", "does not denies key a", "not deny key a"} {
 		if _, err := ParseCondition(text); !errors.Is(err, ErrBadCondition) {
 			t.Errorf("%q: got %v, want ErrBadCondition", text, err)
 		}
@@ -244,6 +251,41 @@ func TestConditionOfKeysSeesBothBounds(t *testing.T) {
 		got := replayed(t, log, Options{Rules: load(t, perAddress+`"2/1s burst=1"`), FailIf: []Condition{c}})
 		if got.Denied.Count != 0 || *got.Denied.AtOnce != 1 || len(got.Failures) > 0 != fails {
 			t.Errorf("%s: %d or %d denied, and %q", key, got.Denied.Count, *got.Denied.AtOnce, got.Failures)
+		}
+	}
+}
+
+// That a key is denied must be true of both readings.
+func TestConditionOfSparedKeysNeedsBothBounds(t *testing.T) {
+	log := combinedLog(t, []arrival{{0, "10.0.0.1"}, {0, "10.0.0.1"}, {5 * time.Second, "10.0.0.2"}})
+	for limit, fails := range map[string]bool{`"2/1s burst=1"`: true, `"1/1m burst=1"`: false} {
+		c, err := ParseCondition("does not deny key 10.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := replayed(t, log, Options{Rules: load(t, perAddress+limit), FailIf: []Condition{c}})
+		if *got.Denied.AtOnce != 1 || len(got.Failures) > 0 != fails {
+			t.Errorf("%s: %d or %d denied, and %q", limit, got.Denied.Count, *got.Denied.AtOnce, got.Failures)
+		}
+	}
+}
+
+func TestSuggestionSaysThatItLeavesOutNoKey(t *testing.T) {
+	var arrivals []arrival
+	for i := range 50 {
+		for range 1 + i/49*9 { // the last asks ten times
+			arrivals = append(arrivals, arrival{time.Duration(i) * time.Second, fmt.Sprintf("10.0.0.%d", i)})
+		}
+	}
+	const says = "no key is left out by 99.9% of 50 keys"
+	for _, limit := range []string{"20/1m fixed-window", "20/1m"} {
+		for share, all := range map[float64]bool{0.98: false, 0.999: true, 1: true} {
+			got := replayed(t, jsonLog(t, arrivals), Options{Rules: load(t, perAddress+limit), Suggest: share})
+			var text strings.Builder
+			_ = got.Text(&text)
+			if s := got.Rules[0].Suggested; s.All != all || strings.Contains(text.String(), says) != (share == 0.999) {
+				t.Errorf("%s, %g: got %+v and\n%s", limit, share, s, &text)
+			}
 		}
 	}
 }

@@ -114,6 +114,9 @@ type Suggestion struct {
 	Of    string  `json:"of"`        // keys, or requests
 	Now   float64 `json:"share_now"` // of the keys that the rule has not denied
 
+	// All means that no key is left out, not even the one that needs the most: the share is too large for that.
+	All bool `json:"all_keys"`
+
 	// Curve is, for a bucket, which burst each rate needs.
 	Curve []Point `json:"curve,omitempty"`
 }
@@ -123,6 +126,7 @@ type Point struct {
 	Count int64  `json:"count"`
 	Burst int64  `json:"burst"`
 	Limit string `json:"limit"`
+	all   bool   // see Suggestion
 }
 
 // suggest returns the smallest limit for a share of the keys or requests, or nil if there are none.
@@ -142,20 +146,22 @@ func (r *ruleStatistics) suggest(o *Options) *Suggestion {
 		s.Of = "requests"
 	}
 	if r.grid.window != nil {
-		s.Limit = r.grid.text(r.quantile(0, o.Suggest, o.SuggestByRequests), 0)
+		count, all := r.quantile(0, o.Suggest, o.SuggestByRequests)
+		s.Limit, s.All = r.grid.text(count, 0), all
 		return s
 	}
 	for i, count := range r.grid.counts {
-		burst := r.quantile(i, o.Suggest, o.SuggestByRequests)
-		s.Curve = append(s.Curve, Point{count, burst, r.grid.text(count, burst)})
+		burst, all := r.quantile(i, o.Suggest, o.SuggestByRequests)
+		s.Curve = append(s.Curve, Point{count, burst, r.grid.text(count, burst), all})
 	}
 	s.Curve = trim(s.Curve)
-	s.Limit = best(s.Curve).Limit
+	s.Limit, s.All = best(s.Curve).Limit, best(s.Curve).all
 	return s
 }
 
-// quantile returns what a share of the keys needs at most. By requests, each key counts as often as it was seen.
-func (r *ruleStatistics) quantile(i int, share float64, byRequests bool) int64 {
+// quantile returns what a share of the keys needs at most, and whether that is what all need. By requests, each key counts as
+// often as it was seen.
+func (r *ruleStatistics) quantile(i int, share float64, byRequests bool) (units int64, isAll bool) {
 	type keyNeed struct{ units, weight int64 }
 	all, total := make([]keyNeed, len(r.needs)), int64(0)
 	for k, n := range r.needs {
@@ -163,13 +169,13 @@ func (r *ruleStatistics) quantile(i int, share float64, byRequests bool) int64 {
 		total += all[k].weight
 	}
 	slices.SortFunc(all, func(a, b keyNeed) int { return cmp.Compare(a.units, b.units) })
-	wanted := int64(math.Ceil(share * float64(total)))
-	for _, n := range all {
+	wanted, last := int64(math.Ceil(share*float64(total))), len(all)-1
+	for _, n := range all[:last] {
 		if wanted -= n.weight; wanted <= 0 {
-			return n.units
+			return n.units, false
 		}
 	}
-	return all[len(all)-1].units
+	return all[last].units, true
 }
 
 func (k *keyStatistics) weight(byRequests bool) int64 {

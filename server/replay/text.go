@@ -178,6 +178,9 @@ func (r *Report) writeSuggestions(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "\nsuggested for %s: %s, which never denies %g%% of %s %s; %s never denies %.4g%%\n",
 			rule.title(), visible(s.Limit), 100*s.Share, thousands(rule.countOf(s.Of)), s.Of, rule.limitText(), 100*s.Now)
+		if s.All && s.Share < 1 {
+			fmt.Fprintf(b, "    no key is left out by %g%% of %s %s: a smaller share would leave out those that ask the most\n", 100*s.Share, thousands(rule.countOf(s.Of)), s.Of)
+		}
 		s.draw(b)
 	}
 }

@@ -55,6 +55,18 @@ var lines = []struct {
 		"2026-11-01T12:00:00.123Z", "203.0.113.9|ada|GET|/a|/a?b=1|shop.example|200|curl/8",
 	},
 	{
+		"nginx", `{"msec":"1793534401.500","remote_addr":"203.0.113.9","remote_user":"ada","request_method":"GET","request_uri":"/a?b=1","host":"shop.example","status":200,"request_time":"0.250","http_user_agent":"curl/8"}`,
+		"2026-11-01T12:00:01.25Z", "203.0.113.9|ada|GET|/a|/a?b=1|shop.example|200|curl/8",
+	},
+	{
+		"nginx", `{"time_local":"01/Nov/2026:12:00:01 +0100","remote_addr":"2001:db8::1","request":"GET /a?b=1 HTTP/2.0","status":"200"}`,
+		"2026-11-01T11:00:01Z", "2001:db8::1||GET|/a|/a?b=1||200|",
+	},
+	{
+		"nginx", `{"time_iso8601":"2026-11-01T12:00:01+01:00","remote_addr":"203.0.113.9","request_time":0.5}`,
+		"2026-11-01T11:00:00.5Z", "203.0.113.9|||||||",
+	},
+	{
 		"envoy", `{"start_time":"2026-11-01T12:00:00.123Z","method":"GET","path":"/a?b=1","response_code":200,"duration":12,"downstream_remote_address":"[2001:db8::1]:4711","authority":"shop.example","user_agent":"curl/8"}`,
 		"2026-11-01T12:00:00.123Z", "2001:db8::1||GET|/a|/a?b=1|shop.example|200|curl/8",
 	},

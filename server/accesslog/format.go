@@ -45,6 +45,12 @@ var formats = []format{
 			"downstream_remote_address", "user", "method", "path", "authority", "response_code", "user_agent", "referer",
 		},
 	}},
+	{name: "nginx", detect: isJSONWith("remote_addr"), parse: parseJSON, atEnd: true, json: jsonNames{
+		time: "msec", times: []string{"time_iso8601", "time_local", "time", "timestamp", "@timestamp"},
+		duration: "request_time", unit: time.Second, request: "request", fields: [numFields]string{
+			"remote_addr", "remote_user", "request_method", "request_uri", "host", "status", "http_user_agent", "http_referer",
+		},
+	}},
 	{name: "json", detect: isJSONWith(), parse: parseJSON, json: jsonNames{
 		time: "time", fields: [numFields]string{"address", "user", "method", "uri", "host", "status", "user_agent", "referer"},
 	}},
@@ -294,7 +300,9 @@ func parseCloudFront(s *source, text []byte, l *line) bool {
 // jsonNames say where a JSON log has what. Dots separate the names of nested objects.
 type jsonNames struct {
 	time, duration string
+	times          []string      // used if there is none of that name
 	unit           time.Duration // of the duration
+	request        string        // the request line, used if there is no method
 	fields         [numFields]string
 }
 
@@ -319,18 +327,16 @@ func (s *source) setJSON(names jsonNames) {
 	for name, path := range s.options.Names {
 		switch f, problem := fieldNamed(name); {
 		case name == "time":
-			names.time = path
+			names.time, names.times = path, nil
 		case problem == "":
 			names.fields[f] = path
 		}
 	}
 	s.json = jsonReader{paths: []jsonPath{strings.Split(names.time, "."), strings.Split(names.duration, ".")}}
-	for f := range fieldPath {
-		s.json.paths = append(s.json.paths, strings.Split(names.fields[f], "."))
-	}
-	for _, name := range s.wants.others {
+	for _, name := range slices.Concat(names.fields[:fieldPath], []string{names.request}, names.times, s.wants.others) {
 		s.json.paths = append(s.json.paths, strings.Split(name, "."))
 	}
+	s.json.times = len(names.times)
 	s.json.values = make([][]byte, len(s.json.paths))
 }
 
@@ -338,15 +344,22 @@ func parseJSON(s *source, text []byte, l *line) (ok bool) {
 	if !s.json.read(text) {
 		return false
 	}
-	values := s.json.values
-	if l.time, ok = anyTime(values[0]); !ok {
+	at, duration, values := s.json.values[0], s.json.values[1], s.json.values[2:]
+	fields, request, more := values[:fieldPath], values[fieldPath], values[fieldPath+1:]
+	for i := 0; at == nil && i < s.json.times; i++ {
+		at = more[i]
+	}
+	if l.time, ok = anyTime(at); !ok {
 		return false
 	}
-	if unit := s.format.json.unit; unit > 0 && values[1] != nil {
-		l.duration, l.timed = durationOf(values[1], unit)
+	if unit := s.format.json.unit; unit > 0 && duration != nil {
+		l.duration, l.timed = durationOf(duration, unit)
 	}
-	copy(l.fields[:], values[2:2+fieldPath])
+	copy(l.fields[:], fields)
+	if l.fields[fieldMethod] == nil && request != nil {
+		l.setRequest(request)
+	}
 	l.setAddress(l.fields[fieldAddress])
-	l.others = values[2+fieldPath:]
+	l.others = more[s.json.times:]
 	return true
 }

@@ -12,11 +12,13 @@ type jsonPath []string
 type jsonReader struct {
 	paths  []jsonPath
 	values [][]byte // without quotes; nil if the line has none
+	times  int      // of the paths lead to other times
 }
 
 const (
-	maxPaths = 64 // in a reader
-	maxDepth = 8  // of objects that are searched
+	maxPaths  = 64            // in a reader
+	maxOthers = maxPaths - 20 // of them, beside those of the format
+	maxDepth  = 8             // of objects that are searched
 )
 
 // read sets the values. It reports whether the line is an object, as far as it was read.

@@ -218,8 +218,8 @@ func newWanted(o *Options) (*wanted, error) {
 		w.rest = w.rest || v.inLog && (v.field == fieldReferer || v.field == fieldUserAgent)
 		w.entries = append(w.entries, v)
 	}
-	if len(w.others) > maxPaths-int(numFields)-2 {
-		return nil, fmt.Errorf("%d names of fields: want at most %d", len(w.others), maxPaths-int(numFields)-2)
+	if len(w.others) > maxOthers {
+		return nil, fmt.Errorf("%d names of fields: want at most %d", len(w.others), maxOthers)
 	}
 	for name := range o.Names {
 		if _, problem := fieldNamed(name); problem != "" && name != "time" {

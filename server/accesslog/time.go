@@ -44,8 +44,11 @@ func isoTime(text []byte) (int64, bool) {
 // anyTime parses the time of a JSON log: a date, or a number of seconds, milliseconds, microseconds or
 // nanoseconds since 1970, which their size tells apart.
 func anyTime(text []byte) (int64, bool) {
-	if len(text) > 4 && text[4] == '-' {
+	switch {
+	case len(text) > 4 && text[4] == '-':
 		return isoTime(text)
+	case len(text) > 2 && text[2] == '/':
+		return logTime(text)
 	}
 	whole, fraction, _ := bytes.Cut(text, []byte("."))
 	if len(whole) == 0 || len(whole) > 19 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/ahead"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 )
@@ -24,7 +25,7 @@ descriptors:
     id: run
 `
 
-func find(t *testing.T, e *engine.Engine, entry string) engine.Target {
+func find(t *testing.T, e *engine.Engine, entry string) ahead.Target {
 	t.Helper()
 	target, err := e.FindTarget(t.Context(), "api", descriptor(1, entry).Entries)
 	if err != nil {
@@ -36,7 +37,7 @@ func find(t *testing.T, e *engine.Engine, entry string) engine.Target {
 // takeAhead takes units, and returns how many were granted.
 func takeAhead(t *testing.T, e *engine.Engine, units int64, entries ...string) []int64 {
 	t.Helper()
-	var targets []engine.Target
+	var targets []ahead.Target
 	var wants, granted []int64
 	for _, entry := range entries {
 		targets, wants = append(targets, find(t, e, entry)), append(wants, units)

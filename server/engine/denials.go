@@ -4,26 +4,27 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/hitlimit"
 )
 
 // remembersDenials reports whether denials of the request are remembered.
-func (f *found) remembersDenials() bool {
-	return f.engine.Denials != nil && (f.compat || f.engine.options.CacheDenials) && !f.terms.Settle
+func (r *request) remembersDenials() bool {
+	return r.engine.Denials != nil && (r.compat || r.engine.options.CacheDenials) && !r.terms.Settle
 }
 
 // isRemembered reports whether a denial of the descriptor is remembered. Peeked descriptors are
 // charged nevertheless. Those with their own limit may still fit, and so may a take under an ID,
 // which may be a repetition.
-func (f *found) isRemembered(d *limitedDescriptor) bool {
+func (r *request) isRemembered(d *limitedDescriptor) bool {
 	switch {
 	case d.cost < 0 || d.phase == phasePeeked:
 		return false
 	case d.keepFree != d.rule.KeepFree, d.replaced: // it may be denied where others are not, or its candidate may not be
 		return false
-	case f.compat:
+	case r.compat:
 		return d.addsHits()
 	}
-	return d.cost > 0 && !d.own && hasHitsLimit(&d.rule.Limit) && d.id == ""
+	return d.cost > 0 && !d.own && hitlimit.Has(&d.rule.Limit) && d.id == ""
 }
 
 // counterOf returns the request for which a denial of the descriptor is remembered: one unit of
@@ -35,7 +36,8 @@ func (f *found) counterOf(d *limitedDescriptor) penstock.Request {
 	return r
 }
 
-// decideKnown decides the descriptors for which the store need not be asked.
+// decideKnown decides the descriptors for which the store need not be asked. As in Envoy's service, the hits of a
+// counter that is known to be over its limit are not counted.
 func (ev *evaluation) decideKnown() {
 	remembers := ev.remembersDenials()
 	if remembers {
@@ -49,7 +51,10 @@ func (ev *evaluation) decideKnown() {
 		if known {
 			dec = d.ban()
 		} else if remembers && ev.isRemembered(d) {
-			dec, known = ev.lookUp(d)
+			dec, known = ev.engine.Denials.Cache.Cached(ev.counterOf(d), ev.began)
+			if known && d.cost > d.maxHits-d.keepFree {
+				dec.RetryAfter = penstock.Never
+			}
 		}
 		if known {
 			d.decided, d.denied = true, !dec.Allowed
@@ -85,16 +90,6 @@ func (d *limitedDescriptor) ban() penstock.Decision {
 
 // longestBan is the ResetAfter of a ban for good: as long as the longest period of a limit.
 const longestBan = 366 * 24 * time.Hour
-
-// lookUp returns the denial of a counter that is known to be over its limit. As in Envoy's
-// service, its hits are not counted then.
-func (ev *evaluation) lookUp(d *limitedDescriptor) (dec penstock.Decision, denied bool) {
-	dec, denied = ev.engine.Denials.Cache.Cached(ev.counterOf(d), ev.began)
-	if denied && d.cost > d.maxHits-d.keepFree {
-		dec.RetryAfter = penstock.Never
-	}
-	return dec, denied
-}
 
 // noteDenials remembers the descriptors that are over their limit. Where denied hits are not
 // counted, a denial tells nothing about smaller costs unless nothing is left.

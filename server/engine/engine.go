@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/ahead"
 	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/requestlimits"
@@ -142,6 +143,7 @@ type Engine struct {
 
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 
+	reports           ahead.Reports
 	requestLimits     *requestlimits.Policy
 	requestLimitState ruleState         // of all request limits
 	OwnHits           hitcount.ByDomain // of descriptors with their own limit, if Options.CountHits is set
@@ -165,6 +167,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestLimits:     policy,
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
+	e.reports = ahead.Reports{TopKeys: e.options.TopKeys, Overrides: e.options.Overrides, OnUnmatched: e.options.OnUnmatched}
 	e.comparedKeys.None = e.options.TopKeys == nil
 	if e.Denials != nil {
 		e.calls = e.Denials

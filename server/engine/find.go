@@ -13,8 +13,8 @@ import (
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
-// A found is a request, and what find has found of it.
-type found struct {
+// A request is what is asked of an engine.
+type request struct {
 	engine *Engine
 	table  *ruleTable
 	domain *rules.Domain
@@ -22,8 +22,13 @@ type found struct {
 	terms  Terms
 	compat bool // descriptors are decided as Envoy's service does
 	result *Result
+}
 
-	limited []limitedDescriptor
+// A found is a request, and what find has found of it.
+type found struct {
+	request
+
+	limited limitedDescriptors
 	phases  phaseSet // that they need
 	keys    []byte   // of all limited descriptors, one after the other
 	text    string   // the keys, as the store gets them
@@ -78,6 +83,8 @@ type limitedDescriptor struct {
 	first    int              // the descriptor that addBeside has added this one for
 }
 
+type limitedDescriptors []limitedDescriptor
+
 // overLimit reports whether the descriptor denies the request. Shadow rules and candidates do not.
 func (d *limitedDescriptor) overLimit() bool { return d.denied && !d.rule.Shadow && d.trial == nil }
 
@@ -128,7 +135,7 @@ func (f *found) find(ctx context.Context) error {
 		f.setText()
 		return nil
 	}
-	f.applyReplaces()
+	f.limited = f.limited.enforced()
 	f.setText()
 	if err := f.checkTerms(); err != nil {
 		return err
@@ -199,27 +206,27 @@ func (f *found) phaseOf(d *limitedDescriptor) phase {
 	return phaseEnforced
 }
 
-func (f *found) wayOf(d *limitedDescriptor) way {
+func (r *request) wayOf(d *limitedDescriptor) way {
 	takes := d.cost > 0
 	switch {
 	case d.phase == phasePeeked:
 		return way{peekFirst: true, overdraw: takes}
 	case d.phase == phaseSettle || d.phase == phaseSettleKnown:
 		return way{settle: true}
-	case f.compat:
+	case r.compat:
 		return way{atMost: takes && d.rule.ID == ""} // a denied request holds no permit
 	case d.own && d.addsHits():
 		return way{atMost: takes}
 	case d.underRule:
 		return way{overdraw: takes, peekAfter: d.cost != 0}
 	}
-	return way{atMost: takes && f.terms.AtMost}
+	return way{atMost: takes && r.terms.AtMost}
 }
 
 // denies reports whether a descriptor can deny the request by itself: if the request was
 // allowed, the descriptor was granted.
-func (f *found) denies(d *limitedDescriptor) bool {
-	return !d.rule.Shadow && !d.quota && d.trial == nil && !f.engine.options.Shadow
+func (r *request) denies(d *limitedDescriptor) bool {
+	return !d.rule.Shadow && !d.quota && d.trial == nil && !r.engine.options.Shadow
 }
 
 // match finds the limit of a descriptor, if there is one. It is plain if it takes from a rule that
@@ -279,14 +286,14 @@ func (f *found) useRule(ctx context.Context, l *limitedDescriptor, d *Descriptor
 }
 
 // namePermit sets the ID of a request for a permit, which is an entry of its descriptor.
-func (f *found) namePermit(l *limitedDescriptor, d *Descriptor) error {
+func (r *request) namePermit(l *limitedDescriptor, d *Descriptor) error {
 	id := l.rule.IDOf(d.Entries)
 	switch {
 	case d.Permits == NoPermits:
 		return fmt.Errorf("rule %s: %w", l.rule.Name, ErrNoRelease)
 	case id == "" && d.Cost != 0:
 		return fmt.Errorf("rule %s: %w: want an entry %q", l.rule.Name, ErrNoPermitID, l.rule.ID)
-	case !f.engine.transientKeys:
+	case !r.engine.transientKeys:
 		id = strings.Clone(id)
 	}
 	l.id, l.newID = id, d.Permits == NewPermits
@@ -299,22 +306,22 @@ func (f *found) namePermit(l *limitedDescriptor, d *Descriptor) error {
 // lets a request pass whose call fails, so there they are denied.
 const maxPermits = 100
 
-// applyReplaces exempts descriptors whose rules are replaced by other rules of the request,
-// even if those are replaced themselves. Then it drops descriptors without a limit.
-func (f *found) applyReplaces() {
-	for i := range f.limited {
-		for _, alias := range f.limited[i].rule.Replaces {
-			exempt(f.limited, alias)
+// enforced returns the descriptors whose rules are not replaced by other rules of the request,
+// even if those are replaced themselves, and that have a limit.
+func (all limitedDescriptors) enforced() limitedDescriptors {
+	for i := range all {
+		for _, alias := range all[i].rule.Replaces {
+			all.exempt(alias)
 		}
 	}
-	f.limited = slices.DeleteFunc(f.limited, func(d limitedDescriptor) bool { return d.state == nil })
+	return slices.DeleteFunc(all, func(d limitedDescriptor) bool { return d.state == nil })
 }
 
 // exempt removes the limit from descriptors under rules of an alias. Unlimited rules stay in
 // the result.
-func exempt(limited []limitedDescriptor, alias string) {
-	for i := range limited {
-		if d := &limited[i]; d.rule.Alias == alias && !d.rule.Unlimited {
+func (all limitedDescriptors) exempt(alias string) {
+	for i := range all {
+		if d := &all[i]; d.rule.Alias == alias && !d.rule.Unlimited {
 			d.state, d.status.Rule = nil, nil
 		}
 	}

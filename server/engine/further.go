@@ -49,10 +49,9 @@ func (f *found) addUnder(ctx context.Context, first *limitedDescriptor, also *ru
 	return plain, err
 }
 
-// deniesBeside reports whether another limit of the rule denies the descriptor.
-func (f *found) deniesBeside(d *limitedDescriptor) bool {
-	return f.hasFurther &&
-		slices.ContainsFunc(f.limited, func(o limitedDescriptor) bool { return o.index == d.index && o.denied && o.trial == nil })
+// denyBeside reports whether another limit of the rule denies a descriptor.
+func (all limitedDescriptors) denyBeside(d *limitedDescriptor) bool {
+	return slices.ContainsFunc(all, func(o limitedDescriptor) bool { return o.index == d.index && o.denied && o.trial == nil })
 }
 
 // returnPartial refunds what descriptors took from some limits of a quota or shadow rule, of which another
@@ -60,7 +59,7 @@ func (f *found) deniesBeside(d *limitedDescriptor) bool {
 func (ev *evaluation) returnPartial(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if d.trial == nil && d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.terms.Settle && ev.deniesBeside(d) {
+		if d.trial == nil && d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.terms.Settle && ev.limited.denyBeside(d) {
 			d.returned = true
 			ev.add(d, -d.granted())
 		}
@@ -71,19 +70,22 @@ func (ev *evaluation) returnPartial(ctx context.Context) error {
 // mergeFurther gives each descriptor the status of its tightest limit, and the longest delay of all.
 func (f *found) mergeFurther() {
 	for i := range f.limited {
-		d := &f.limited[i]
-		if !d.further {
-			continue
-		}
-		merged := &f.result.Statuses[d.index]
-		delay := max(merged.Decision.Delay, d.status.Decision.Delay)
-		if d.status.isTighter(merged) {
-			*merged = *d.status
-		}
-		if merged.Decision.Allowed {
-			merged.Decision.Delay = delay
+		if d := &f.limited[i]; d.further {
+			f.result.Statuses[d.index].merge(d.status)
 		}
 	}
+}
+
+// merge takes over the status of another limit if that is tighter, and the longer delay of both.
+func (s *Status) merge(o *Status) (tighter bool) {
+	delay := max(s.Decision.Delay, o.Decision.Delay)
+	if tighter = o.isTighter(s); tighter {
+		*s = *o
+	}
+	if s.Decision.Allowed {
+		s.Decision.Delay = delay
+	}
+	return tighter
 }
 
 // isTighter reports whether a status says more about what is left than that of another limit.

@@ -9,13 +9,10 @@ import (
 )
 
 // addHits counts the hits of a descriptor that was decided.
-func (ev *evaluation) addHits(d *limitedDescriptor) {
-	if d.cost == 0 {
-		return
-	}
+func (d *limitedDescriptor) addHits(to *hitcount.Hits, nearLimitRatio float64) {
 	hits := min(d.cost, rulestats.MaxUnits)
-	ev.hitsOf(d).Add(&hitcount.Decision{
-		Hits: hits, Before: d.hitsBefore(hits), Limit: d.maxHits, NearLimitRatio: ev.engine.options.NearLimitRatio,
+	to.Add(&hitcount.Decision{
+		Hits: hits, Before: d.hitsBefore(hits), Limit: d.maxHits, NearLimitRatio: nearLimitRatio,
 		Denied: d.denied, Cached: d.isCachedDenial(), Shadow: d.rule.Shadow,
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/hitlimit"
 	"github.com/penstock-io/penstock/server/overrides"
 )
 
@@ -79,21 +80,10 @@ func (t *ruleTable) stateOfKey(ctx context.Context, r *rules.Rule, key string, c
 	case cost == penstock.Reset: // a ban or an exemption leaves the units, until the key has a limit again
 		beside = found.EarlierLimits(r, false, r.Limit)
 	}
-	if done = done && (cost >= 0 || t.refund(ctx, key, t.stored(r, beside), cost)); !done && cost < 0 {
+	if done = done && (cost >= 0 || overrides.Refund(ctx, t.engine.calls, key, t.stored(r, beside), cost)); !done && cost < 0 {
 		return nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
 	}
 	return state, nil
-}
-
-// refund refunds or resets units of the key under limits.
-func (t *ruleTable) refund(ctx context.Context, key string, limits []penstock.Limit, cost int64) (done bool) {
-	for _, l := range limits {
-		d, err := t.engine.calls.Take(ctx, penstock.Request{Key: key, Limit: l, Cost: cost})
-		if err != nil || d.Source == penstock.SourceFallback {
-			return false
-		}
-	}
-	return true
 }
 
 // carry lets what the key has used under other limits count under the limit that applies now, in
@@ -118,7 +108,7 @@ func (t *ruleTable) carry(ctx context.Context, entry *overrides.Entry, hasEnded 
 func (t *ruleTable) stored(rule *rules.Rule, limits []penstock.Limit) []penstock.Limit {
 	all := make([]penstock.Limit, len(limits))
 	for i, l := range limits {
-		all[i] = storedLimit(rule.WithLimit(l), t.isCompat(rule))
+		all[i] = hitlimit.Stored(rule.WithLimit(l), t.isCompat(rule))
 	}
 	return all
 }
@@ -148,13 +138,9 @@ func (ev *evaluation) addBeside() {
 func (ev *evaluation) mergeBeside(n int) {
 	for _, d := range ev.limited[n:] {
 		first := &ev.limited[d.first]
-		delay := max(first.status.Decision.Delay, d.status.Decision.Delay)
 		d.status.Decision.RetryAfter = min(d.status.Decision.RetryAfter, overrides.NewFor) // then it decides no more
-		if d.status.isTighter(first.status) {
-			*first.status, first.denied = *d.status, d.denied
-		}
-		if first.status.Decision.Allowed {
-			first.status.Decision.Delay = delay
+		if first.status.merge(d.status) {
+			first.denied = d.denied
 		}
 	}
 	clear(ev.limited[n:])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/hitlimit"
 )
 
 // TakeRule takes, peeks at, refunds or resets units of a rule's key, for an operator. A take
@@ -16,7 +17,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	if err != nil {
 		return penstock.Decision{}, err
 	}
-	addsHits := isHitsLimit(&request.Limit)
+	addsHits := hitlimit.Is(&request.Limit)
 	if addsHits { // only a peek tells whether hits are left, so a take is one
 		request.Cost = min(cost, 0)
 	}
@@ -24,8 +25,8 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	if err != nil || !addsHits {
 		return dec, err
 	}
-	d := limitedDescriptor{rule: r, template: &request, maxHits: state.maxHits, keepFree: request.KeepFree}
-	d.compareHits(&request, &dec, e.options.OnFailure)
+	bound := hitlimit.Bound{Most: state.maxHits, KeepFree: request.KeepFree}
+	bound.Compare(&request, &dec, e.options.OnFailure)
 	dec.Allowed = cost <= 0 || dec.Remaining >= cost
 	if dec.RetryAfter = 0; !dec.Allowed {
 		dec.RetryAfter = max(dec.ResetAfter, time.Nanosecond)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/hitlimit"
 	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
@@ -27,8 +28,8 @@ func (f *found) useOwnLimit(l *limitedDescriptor, d *Descriptor) error {
 		l.template.KeepFree = 0
 		return l.rule.Limit.Validate()
 	}
-	if hasHitsLimit(&l.rule.Limit) {
-		l.template.Limit = hitsLimit(l.rule.Limit)
+	if hitlimit.Has(&l.rule.Limit) {
+		l.template.Limit = hitlimit.Of(l.rule.Limit)
 	}
 	f.keys = appendOwnLimitKey(f.keys[:l.key], f.domain.Name, d.Entries)
 	return l.rule.Limit.Validate()
@@ -40,7 +41,7 @@ func (f *found) ruleBelow(l *limitedDescriptor, d *Descriptor) *ruleState {
 	var rule *rules.Rule
 	rule, f.keys = f.domain.Match(d.Entries, f.keys)
 	own := &d.Own.Limit
-	if rule == nil || rule.Unlimited || !addsOwnHits(rule) || rule.Limit.Period != own.Period || rule.Limit.Align != own.Align {
+	if rule == nil || rule.Unlimited || !hitlimit.AddsOwn(rule) || rule.Limit.Period != own.Period || rule.Limit.Align != own.Align {
 		return nil
 	}
 	end := len(f.keys)

@@ -57,12 +57,12 @@ var phases = [...]struct {
 	alone bool                   // in one call for each descriptor
 	stops func(*evaluation) bool // nil: never
 }{
-	phasePeeked:      {stops: func(ev *evaluation) bool { return !ev.compat && ev.anyDenies() }},
-	phaseHits:        {stops: func(ev *evaluation) bool { return ev.anyDenies() || ev.allQuotasDeny() }},
-	phaseOwn:         {stops: (*evaluation).anyDenies},
-	phaseQuota:       {stops: (*evaluation).allQuotasDeny},
-	phaseAtMost:      {stops: (*evaluation).anyDenies},
-	phaseEnforced:    {stops: (*evaluation).anyDenies, all: true},
+	phasePeeked:      {stops: func(ev *evaluation) bool { return !ev.compat && anyDenies(ev) }},
+	phaseHits:        {stops: func(ev *evaluation) bool { return anyDenies(ev) || allQuotasDeny(ev) }},
+	phaseOwn:         {stops: anyDenies},
+	phaseQuota:       {stops: allQuotasDeny},
+	phaseAtMost:      {stops: anyDenies},
+	phaseEnforced:    {stops: anyDenies, all: true},
 	phaseSettle:      {all: true},
 	phaseSettleKnown: {all: true, alone: true},
 	phaseLast:        {},
@@ -243,9 +243,9 @@ func (ev *evaluation) isDenied(d *limitedDescriptor) bool {
 }
 
 // anyDenies reports whether a descriptor denies the request by itself.
-func (f *found) anyDenies() bool {
-	for i := range f.limited {
-		if d := &f.limited[i]; d.overLimit() && !d.quota {
+func anyDenies(ev *evaluation) bool {
+	for i := range ev.limited {
+		if d := &ev.limited[i]; d.overLimit() && !d.quota {
 			return true
 		}
 	}
@@ -253,7 +253,7 @@ func (f *found) anyDenies() bool {
 }
 
 // allQuotasDeny reports whether there are quotas, and all of them deny.
-func (ev *evaluation) allQuotasDeny() bool {
+func allQuotasDeny(ev *evaluation) bool {
 	over := false
 	for i := range ev.result.Statuses {
 		if ev.engine.options.QuotaMode && ev.result.Statuses[i].Rule == nil {
@@ -262,7 +262,7 @@ func (ev *evaluation) allQuotasDeny() bool {
 	}
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.quota {
-			if over = d.overLimit() || ev.deniesBeside(d) && !d.rule.Shadow; !over {
+			if over = d.overLimit() || ev.hasFurther && ev.limited.denyBeside(d) && !d.rule.Shadow; !over {
 				return false
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/hitlimit"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rulestats"
 )
@@ -71,10 +72,10 @@ func (t *ruleTable) newState(r *rules.Rule) *ruleState {
 		plain:    !e.options.QuotaMode && IsPlain(r),
 		maxHits:  r.Limit.Count,
 		source:   e.options.TopKeys.NewSource(r.Name),
-		template: newTemplate(e.store, storedLimit(r, t.isCompat(r)), r.KeepFree),
+		template: newTemplate(e.store, hitlimit.Stored(r, t.isCompat(r)), r.KeepFree),
 	}
-	if hasHitsLimit(&r.Limit) {
-		hits := newTemplate(e.store, hitsLimit(r.Limit), 0)
+	if hitlimit.Has(&r.Limit) {
+		hits := newTemplate(e.store, hitlimit.Of(r.Limit), 0)
 		s.hits = &hits
 	}
 	return s

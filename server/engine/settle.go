@@ -85,11 +85,11 @@ func (e *Engine) Check(ctx context.Context, domain string, terms Terms, ds []Des
 }
 
 // checkShapes returns an error if the store would reject the request of a descriptor.
-func (ev *evaluation) checkShapes() error {
-	for i := range ev.limited {
-		d := &ev.limited[i]
+func (f *found) checkShapes() error {
+	for i := range f.limited {
+		d := &f.limited[i]
 		r := *d.template
-		r.Key, r.Cost, r.ID, r.Hold, r.Settle = ev.keyOf(d), d.cost, d.id, d.hold, d.way.settle
+		r.Key, r.Cost, r.ID, r.Hold, r.Settle = f.keyOf(d), d.cost, d.id, d.hold, d.way.settle
 		if err := r.Validate(); err != nil {
 			return fmt.Errorf("descriptor %d: %w", d.index, err)
 		}

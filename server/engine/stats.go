@@ -62,10 +62,12 @@ func (ev *evaluation) updateStats(err error) {
 		}
 		if countHits && d.cost >= 0 {
 			ev.engine.Denials.CountLookup(d.isCachedDenial())
-			ev.addHits(d)
+		}
+		if countHits && d.cost > 0 {
+			d.addHits(ev.hitsOf(d), o.NearLimitRatio)
 		}
 		if countKeys && d.cost > 0 && (d.denied || d.granted() > 0) {
-			ev.addKey(d)
+			d.addKey(ev.engine, ev.keyOf(d))
 		}
 		granted, stats := d.granted(), d.state.stats.Stats
 		switch {
@@ -75,7 +77,7 @@ func (ev *evaluation) updateStats(err error) {
 			stats.Permits.AddRelease(granted)
 		case d.cost <= 0:
 		case d.denied:
-			ev.addDenied(d)
+			d.addDenied(ev.engine, ev.keyOf(d))
 		case granted > 0:
 			stats.AddAllowed(granted)
 		}
@@ -85,15 +87,15 @@ func (ev *evaluation) updateStats(err error) {
 // addDenied counts a denial, also towards the penalty of its rule. A key with an override
 // of its own is not penalized: the ban would replace it. Nor is one that the fallback
 // denies: it may be within its limit.
-func (f *found) addDenied(d *limitedDescriptor) {
-	stats, shadow := d.state.stats.Stats, d.rule.Shadow || f.engine.options.Shadow
+func (d *limitedDescriptor) addDenied(e *Engine, key string) {
+	stats, shadow := d.state.stats.Stats, d.rule.Shadow || e.options.Shadow
 	stats.AddDenied(d.cost, shadow)
 	switch {
 	case d.isBanned():
 		stats.Banned.Add(1)
 		return
 	case d.rule.Penalty != nil && d.override == nil && !shadow && d.status.Decision.Source != penstock.SourceFallback:
-		f.engine.options.Overrides.CountDenial(d.rule.Name, f.keyOf(d), d.rule.Penalty)
+		e.options.Overrides.CountDenial(d.rule.Name, key, d.rule.Penalty)
 	}
 	free := d.status.Decision.Remaining - d.template.KeepFree
 	if d.newID && free >= d.cost { // its ID is the only reason: the permits were free
@@ -102,13 +104,13 @@ func (f *found) addDenied(d *limitedDescriptor) {
 }
 
 // addKey counts the key of a descriptor that was decided.
-func (ev *evaluation) addKey(d *limitedDescriptor) {
-	keys := ev.engine.options.TopKeys
-	outcome := rulestats.OutcomeOf(d.denied, d.rule.Shadow || ev.engine.options.Shadow)
+func (d *limitedDescriptor) addKey(e *Engine, key string) {
+	keys := e.options.TopKeys
+	outcome := rulestats.OutcomeOf(d.denied, d.rule.Shadow || e.options.Shadow)
 	remaining := d.status.Decision.Remaining
 	if d.state.source == nil {
-		keys.RecordLimit(&d.rule.Limit, ev.keyOf(d), outcome, d.cost, remaining)
+		keys.RecordLimit(&d.rule.Limit, key, outcome, d.cost, remaining)
 	} else if sample, ok := keys.Sample(outcome); ok {
-		keys.RecordSample(sample, d.state.source, ev.keyOf(d), d.cost, remaining)
+		keys.RecordSample(sample, d.state.source, key, d.cost, remaining)
 	}
 }

@@ -124,6 +124,17 @@ func (m *mover) reset(ctx context.Context, from []penstock.Limit) (done bool) {
 	return done
 }
 
+// Refund refunds or resets units of a key under earlier limits.
+func Refund(ctx context.Context, store penstock.Store, key string, earlier []penstock.Limit, cost int64) (done bool) {
+	m := mover{store: store, key: key}
+	for _, l := range earlier {
+		if _, ok := m.take(ctx, penstock.Request{Limit: l, Cost: cost}); !ok {
+			return false
+		}
+	}
+	return true
+}
+
 func (m *mover) take(ctx context.Context, r penstock.Request) (d penstock.Decision, done bool) {
 	r.Key = m.key
 	d, err := m.store.Take(ctx, r)

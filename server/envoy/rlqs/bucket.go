@@ -7,7 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/ahead"
 )
 
 const (
@@ -46,7 +46,7 @@ type bucket struct {
 	entries []rules.Entry
 	members []*member
 
-	target     engine.Target
+	target     ahead.Target
 	scale      scale
 	found      bool      // whether there is a target
 	touched    bool      // a report has arrived since the last step

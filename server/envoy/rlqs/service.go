@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/server/ahead"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/requestlimits"
@@ -186,7 +187,7 @@ func (s *Service) collect(now time.Time, all bool) []*bucket {
 
 // A foundTarget is what limits a bucket, or why that cannot be said.
 type foundTarget struct {
-	engine.Target
+	ahead.Target
 	err error
 }
 
@@ -217,7 +218,7 @@ func (s *Service) stepBatch(ctx context.Context, bs []*bucket, targets []foundTa
 	if len(takes) == 0 {
 		return
 	}
-	ts, units := make([]engine.Target, len(takes)), make([]int64, len(takes))
+	ts, units := make([]ahead.Target, len(takes)), make([]int64, len(takes))
 	for i := range takes {
 		ts[i], units[i] = takes[i].bucket.target, takes[i].units
 	}
@@ -247,7 +248,7 @@ func (s *Service) prepareTakes(now time.Time, bs []*bucket, targets []foundTarge
 }
 
 // setTarget sets what limits the bucket.
-func (b *bucket) setTarget(t engine.Target) {
+func (b *bucket) setTarget(t ahead.Target) {
 	if !b.found || t.Limit != b.target.Limit {
 		b.notBefore, b.scarceTill = time.Time{}, time.Time{}
 	}
@@ -288,7 +289,7 @@ func (b *bucket) prepareTake(now time.Time) (t take, ok bool) {
 
 // finishTakes distributes what the store granted. Where it failed, nothing is distributed, and
 // the proxies do what their configuration says once their leases have expired.
-func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target, ds []penstock.Decision, err error) {
+func (s *Service) finishTakes(asked time.Time, takes []take, ts []ahead.Target, ds []penstock.Decision, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.options.Now()
@@ -314,7 +315,7 @@ func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target,
 }
 
 // countShadow counts requests under a rule in shadow mode, of which so many were granted.
-func (s *Service) countShadow(t *engine.Target, requests, granted uint64) {
+func (s *Service) countShadow(t *ahead.Target, requests, granted uint64) {
 	t.CountReported(granted, 0, false)
 	t.CountShadowed(requests - granted)
 }

@@ -22,7 +22,9 @@ import (
 //
 // No take waits for a batch to fill. An idle store sends immediately, unbatched.
 // Otherwise the first take of a batch yields the processor once, so that
-// goroutines that are ready to run can join, and seals it.
+// goroutines that are ready to run can join, and seals it. If these are so many that
+// the batch is full or old before, the take that finds out seals it. Whoever seals a
+// batch sends it.
 type batch struct {
 	takes  []take
 	weight int // of all takes
@@ -111,43 +113,49 @@ func (s *Store) sendBatched(ctx context.Context, t take) (ok bool, err error) {
 	if s.sharded() || 2*p.weight > p.queue.maxBatch || ctx.Err() != nil {
 		return false, nil
 	}
-	b, first := join(ctx, t)
+	b, first := s.join(ctx, t)
 	if b == nil {
 		return false, nil
 	}
 	if first {
 		runtime.Gosched()
-		if p.queue.seal(b); len(b.takes) == 1 {
+		switch sealed := p.queue.seal(b, p); {
+		case sealed && len(b.takes) == 1:
 			b.release()
 			return false, nil
+		case sealed:
+			go s.flush(b) // the caller of the first take may leave before the others
 		}
-		go s.flush(b) // the caller of the first take may leave before the others
 	}
 	return s.await(ctx, p)
 }
 
-// maxJoinDelay is how long takes may join a batch after its first take. They
-// share the deadline of the first, and on a busy machine it may be a while before
-// that one runs again.
+// maxJoinDelay is how long takes may join a batch after its first take: on a busy
+// machine it may be a while before that one runs again.
 const maxJoinDelay = time.Millisecond
 
 // join adds a take to the open batch of its queue, or opens one. It returns nil if
-// the open batch is for something else, or has been open for too long.
-func join(ctx context.Context, t take) (b *batch, first bool) {
+// the open batch is for something else.
+func (s *Store) join(ctx context.Context, t take) (b *batch, first bool) {
 	p := t.base()
 	p.prepare(ctx)
 	q := p.queue
 	q.batchMu.Lock()
 	defer q.batchMu.Unlock()
-	if b = q.openBatch; b == nil {
+	if b = q.openBatch; b != nil && (b.weight+p.weight > q.maxBatch || p.start.Sub(b.takes[0].base().start) > maxJoinDelay) {
+		go s.flush(b)
+		b = nil
+	}
+	if b == nil {
 		b, first = batchPool.Get().(*batch), true
 		q.openBatch = b
-	} else if o := b.takes[0].base(); p.shares != o.shares || b.weight+p.weight > q.maxBatch || p.start.Sub(o.start) > maxJoinDelay {
+	} else if p.shares != b.takes[0].base().shares {
 		return nil, false
 	}
 	b.takes, b.weight = append(b.takes, t), b.weight+p.weight
 	if b.weight+p.weight > q.maxBatch {
 		q.openBatch = nil
+		go s.flush(b)
 	}
 	return b, first
 }
@@ -158,21 +166,28 @@ func (p *pending) prepare(ctx context.Context) {
 	p.calls[0].Script, p.calls[0].Reply = p.queue.script, p.calls[0].Reply[:0]
 }
 
-// seal closes a batch to further takes.
-func (q *batchQueue) seal(b *batch) {
+// seal closes a batch to further takes. It reports false if another take has: the batch may
+// have been answered since, and be that of others by now.
+func (q *batchQueue) seal(b *batch, first *pending) bool {
 	q.batchMu.Lock()
 	defer q.batchMu.Unlock()
-	if q.openBatch == b {
-		q.openBatch = nil
+	if q.openBatch != b || b.takes[0].base() != first {
+		return false
 	}
+	q.openBatch = nil
+	return true
 }
 
 // flush sends a sealed batch.
 func (s *Store) flush(b *batch) {
-	d := s.deadlineAfter(context.Background(), s.timeout-time.Since(b.takes[0].base().start))
+	d := s.deadlineAfter(context.Background(), s.timeout)
 	defer d.stop()
 	call := &b.calls[0]
-	held, err := s.inflight.acquire(d)
+	held, err := false, s.inflight.admitBatch(d)
+	if err == nil {
+		defer func() { <-s.inflight.batches }()
+		held, err = s.inflight.acquire(d)
+	}
 	switch b.encode(s); { // not earlier: callers may have left during the wait for a slot
 	case len(b.takes) == 0:
 		s.inflight.release(held)
@@ -305,9 +320,8 @@ func (s *Store) await(ctx context.Context, p *pending) (ok bool, err error) {
 // earlyAlarm returns a channel that receives when the call must end before the caller's deadline,
 // or nil if its batch ends first.
 func (s *Store) earlyAlarm(ctx context.Context, p *pending) <-chan time.Time {
-	now := time.Now()
-	left := s.earlyEnd(ctx, now)
-	if left == 0 || left >= s.timeout-now.Sub(p.start) {
+	left := s.earlyEnd(ctx, time.Now())
+	if left == 0 || left >= maxTimeouts*s.timeout {
 		return nil
 	}
 	if p.alarm == nil {

@@ -514,9 +514,9 @@ func (c *countingClient) Do(ctx context.Context, calls []redisstore.Call) {
 	c.appClient.Do(ctx, calls)
 }
 
-// A batch has the deadline of its first call, so a call that comes much later does not
-// join.
-func TestBatchRejectsLateCalls(t *testing.T) {
+// In a crowd of callers the first call of a batch waits long for a processor. A call that comes much
+// later sends its batch, and begins the next: sent alone, each would cost Redis as much as many of a batch.
+func TestBatchLateCallBeginsTheNext(t *testing.T) {
 	t.Parallel()
 	store := open(t, liveServer, redisstore.Options{})
 	request := penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1}

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +19,18 @@ type deadline struct {
 	ended           atomic.Bool
 	timer           *time.Timer
 	detach          func() bool // from the caller's context
+
+	mu      sync.Mutex // of what follows
+	timeout time.Duration
+	due     time.Time        // what the timer is set to; zero if the deadline is not in use
+	latest  time.Time        // what it may be set to
+	queue   *inflightLimiter // in which the calls wait for a slot
+	wasLate bool             // whether the timer was set again because it was late
 }
 
 var deadlinePool = sync.Pool{New: func() any {
 	d := &deadline{done: make(chan struct{})}
-	d.timer = time.AfterFunc(time.Hour, d.end)
+	d.timer = time.AfterFunc(time.Hour, d.expire)
 	d.timer.Stop()
 	return d
 }}
@@ -31,20 +39,71 @@ var deadlinePool = sync.Pool{New: func() any {
 func (s *Store) deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	d := deadlinePool.Get().(*deadline)
 	d.Context = ctx
-	d.began = time.Now()
-	d.sentAt = d.began
-	if early := s.earlyEnd(ctx, d.began); early > 0 {
-		timeout = min(timeout, early)
+	now := time.Now()
+	latest := now.Add(maxTimeouts * timeout)
+	if at, ok := ctx.Deadline(); ok && at.Before(latest) {
+		latest = at
 	}
-	d.at = d.sentAt.Add(timeout)
-	if at, ok := ctx.Deadline(); ok && at.Before(d.at) {
-		d.at = at
+	if early := s.earlyEnd(ctx, now); early > 0 && now.Add(early).Before(latest) {
+		latest = now.Add(early)
 	}
-	d.timer.Reset(timeout)
+	d.start(now, timeout, latest)
 	if ctx.Done() != nil {
 		d.detach = context.AfterFunc(ctx, d.end)
 	}
 	return d
+}
+
+const (
+	maxTimeouts = 20 // that a call may take together with its wait for a slot
+	latePart    = 10 // the part of a timeout by which a process may be late
+)
+
+// start sets the timer of calls that have a slot, or ask for one.
+func (d *deadline) start(now time.Time, timeout time.Duration, latest time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.timeout, d.latest, d.queue, d.wasLate = timeout, latest, nil, false
+	d.began, d.sentAt, d.at = now, now, d.setTimer(now)
+}
+
+// setTimer sets the timer to one timeout from now, and returns when it fires.
+func (d *deadline) setTimer(now time.Time) time.Time {
+	d.due = now.Add(d.timeout)
+	if d.latest.Before(d.due) {
+		d.due = d.latest
+	}
+	d.timer.Reset(d.due.Sub(now))
+	return d.due
+}
+
+// waitIn says that the calls wait for a slot of a queue.
+func (d *deadline) waitIn(queue *inflightLimiter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue = queue
+}
+
+// expire ends the calls when the timer fires, unless the time went by in this process and not in Redis:
+// the calls still wait for a slot, and Redis answers those that have one; or goroutines wait for a processor,
+// the one that reads replies too. So a crowd of callers does not look like an outage.
+func (d *deadline) expire() {
+	runtime.Gosched()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	switch late := now.Sub(d.due); {
+	case late < 0 || d.due.IsZero(): // the timer was set again, or stopped
+	case !now.Before(d.latest):
+		d.end()
+	case d.queue != nil && d.queue.abandoned.Load() == 0:
+		d.setTimer(now)
+	case late > d.timeout/latePart && !d.wasLate: // once, because timers that fire together are late
+		d.wasLate = true
+		d.setTimer(now)
+	default:
+		d.end()
+	}
 }
 
 // What Options.EndEarly leaves of a caller's time: a part of it, and at least minMargin. With
@@ -85,7 +144,10 @@ func (d *deadline) stop() {
 		stopped = d.detach() && stopped
 		d.detach = nil
 	}
-	if stopped {
+	if stopped && !d.ended.Load() {
+		d.mu.Lock()
+		d.due = time.Time{}
+		d.mu.Unlock()
 		d.Context = context.Background() // keeps nothing alive
 		deadlinePool.Put(d)
 	}

@@ -76,3 +76,32 @@ func TestConnectTimeoutFollowsTimeout(t *testing.T) {
 		}
 	}
 }
+
+// A call whose timer fires late may have its reply among what this process has yet to read.
+func TestDeadlineLasts(t *testing.T) {
+	t.Parallel()
+	queue, stuck := newInflightLimiter(1, time.Hour), newInflightLimiter(1, time.Hour)
+	stuck.abandoned.Add(1)
+	for _, test := range []struct {
+		name  string
+		queue *inflightLimiter
+		late  time.Duration
+		age   int // in timeouts
+		lasts bool
+	}{
+		{"Redis does not answer", nil, 0, 1, false},
+		{"the process is late", nil, time.Hour, 1, true},
+		{"it waits for a slot", queue, 0, 1, true},
+		{"it waits, and Redis does not answer", stuck, 0, 1, false},
+		{"it has waited for too long", queue, time.Hour, maxTimeouts, false},
+	} {
+		d := (&Store{}).deadlineAfter(t.Context(), time.Hour)
+		d.timer.Stop()
+		d.queue, d.due = test.queue, time.Now().Add(-test.late)
+		d.latest = d.latest.Add(-time.Duration(test.age) * d.timeout)
+		if d.expire(); d.Err() == nil != test.lasts {
+			t.Errorf("%s: lasts %t, want %t", test.name, d.Err() == nil, test.lasts)
+		}
+		d.timer.Stop() // not d.stop: one that has ended must not be used again
+	}
+}

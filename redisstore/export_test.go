@@ -119,7 +119,7 @@ func (s *Store) awaitOrSendAlone(ctx context.Context, t *singleTake) (penstock.D
 			return decision, err
 		}
 	}
-	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	return s.sendAlone(d, &t.request, t.calls[:])
 }
@@ -141,11 +141,17 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 		t.queue, t.shares = t.request.queue(), t.request.sharing()
 	}
 	second.start = first.start.Add(before)
-	b, _ := join(context.Background(), first)
-	defer b.release()
-	defer first.queue.seal(b)
-	joined, _ := join(context.Background(), second)
-	return joined != nil, nil
+	b, _ := s.join(context.Background(), first)
+	joined, isFirst := s.join(context.Background(), second)
+	if !isFirst {
+		first.queue.seal(b, &first.pending)
+		b.release()
+		return true, nil
+	}
+	second.queue.seal(joined, &second.pending)
+	joined.release()
+	_, err := s.await(context.Background(), &first.pending) // whose batch the second has sent
+	return false, err
 }
 
 // CommonScripts returns the SHA1 of every script that Open loads.
@@ -198,7 +204,7 @@ func (s *Store) awaitOrSendAllAlone(ctx context.Context, t *groupTake, ds []pens
 		t.decideAll(ds, ok)
 		return err
 	}
-	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	return s.sendGroupAlone(d, t, ds)
 }

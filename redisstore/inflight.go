@@ -16,6 +16,7 @@ import (
 // Redis answers again.
 type inflightLimiter struct {
 	slots      chan struct{}
+	batches    chan struct{} // slots of batches, of which each has many steps
 	maxSilence time.Duration // within which a silent connection is closed
 	mu         sync.Mutex
 	abandoned  atomic.Int64 // changed under mu
@@ -30,10 +31,13 @@ const probeGap = 100 * time.Millisecond
 var errTooManyCalls = errors.New("too many calls in flight (MaxCalls)")
 
 func newInflightLimiter(slots int, maxSilence time.Duration) *inflightLimiter {
-	return &inflightLimiter{slots: make(chan struct{}, slots), maxSilence: maxSilence, start: time.Now()}
+	return &inflightLimiter{
+		slots: make(chan struct{}, slots), batches: make(chan struct{}, max(slots/maxBatch, 1)),
+		maxSilence: maxSilence, start: time.Now(),
+	}
 }
 
-// acquire waits for a slot until the deadline. It reports whether the call holds
+// acquire waits for a slot. It reports whether the call holds
 // one: a probe does not. A caller that has left gets none, so that it is not charged.
 func (l *inflightLimiter) acquire(d *deadline) (held bool, err error) {
 	if err = d.Context.Err(); err != nil {
@@ -47,11 +51,29 @@ func (l *inflightLimiter) acquire(d *deadline) (held bool, err error) {
 	if l.mayProbe() {
 		return false, nil
 	}
+	err = l.wait(d, l.slots)
+	return err == nil, err
+}
+
+// admitBatch waits for a slot of a batch, which needs one of a call as well.
+func (l *inflightLimiter) admitBatch(d *deadline) error {
 	select {
-	case l.slots <- struct{}{}:
-		return true, nil
+	case l.batches <- struct{}{}:
+		return nil
+	default:
+		return l.wait(d, l.batches)
+	}
+}
+
+// wait waits for a slot, until the deadline or longer: see [deadline.expire].
+func (l *inflightLimiter) wait(d *deadline, slots chan struct{}) error {
+	d.waitIn(l)
+	select {
+	case slots <- struct{}{}:
+		d.start(time.Now(), d.timeout, d.latest)
+		return nil
 	case <-d.Done():
-		return false, fmt.Errorf("%w: %w", errTooManyCalls, d.Err())
+		return fmt.Errorf("%w: %w", errTooManyCalls, d.Err())
 	}
 }
 

@@ -74,15 +74,18 @@ type Options struct {
 	// prefixes share nothing. Letters, digits and : _ - / only. Default: "p".
 	Prefix string
 
-	// Timeout bounds every call, retries included, whatever the caller's
-	// context says. A connection without answers is closed after two to three
+	// Timeout is how long Redis has to answer a call, retries included, whatever
+	// the caller's context says. It begins anew when a call has waited for others of
+	// this process (see MaxCalls), and once more if goroutines of this process wait for
+	// a processor: a crowd of callers is no outage. No call takes more than 20
+	// timeouts. A connection without answers is closed after two to three
 	// seconds, or after two to three times a Timeout of more than a second.
 	// Default: 50 milliseconds.
 	Timeout time.Duration
 
 	// MaxCalls is how many calls may be in flight at once, at most 65536. A
-	// batch is one call. Further calls wait, within their timeout.
-	// Default: 2048.
+	// batch is one call, and at most a 64th of them are batches. Further calls wait,
+	// as long as Redis answers, and not past their contexts. Default: 2048.
 	MaxCalls int
 
 	// EndEarly ends a call before the deadline of the caller's context, so that the
@@ -248,7 +251,7 @@ func (s *Store) Warnings() []string {
 	return nil
 }
 
-// Timeout returns Options.Timeout, which bounds every call.
+// Timeout returns Options.Timeout.
 func (s *Store) Timeout() time.Duration { return s.timeout }
 
 var (

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore/internal/script"
@@ -26,11 +25,10 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 	if len(rs) == 1 { // it can join a batch of takes
 		return s.takeSingle(ctx, rs, ds)
 	}
-	start := time.Now()
 	if decided, err := s.takeEachInGroup(ctx, rs, ds); decided || err != nil {
 		return err
 	}
-	d := s.deadlineAfter(ctx, s.timeout-time.Since(start))
+	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	return s.takeEach(d, rs, ds)
 }

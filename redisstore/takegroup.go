@@ -210,7 +210,7 @@ func (s *Store) submitGroup(ctx context.Context, t *groupTake, ds []penstock.Dec
 			return err
 		}
 	}
-	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	return s.sendGroupAlone(d, t, ds)
 }

@@ -77,7 +77,7 @@ var Settings = slices.Concat(
 		Setting{Name: "max-keys", Kind: "number", Default: "1000000", Help: "maximum number of keys in memory; beyond it, new keys share one overflow bucket per limit", set: to(parseCount, func(c *Config) *int { return &c.MaxKeys })},
 		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs, rolling windows and concurrent limits", set: to(parseSize, func(c *Config) *int64 { return &c.MaxBytes })},
 		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: to(parsePrefix, func(c *Config) *string { return &c.RedisPrefix })},
-		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: to(parsePositive, func(c *Config) *time.Duration { return &c.RedisTimeout })},
+		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "how long Redis has to answer a call, retries included", set: to(parsePositive, func(c *Config) *time.Duration { return &c.RedisTimeout })},
 		Setting{Name: "sql-table", Kind: "text", Default: sqlstore.DefaultTable, Help: "table in the SQL database, created if it does not exist", set: to(asIs, func(c *Config) *string { return &c.SQLTable })},
 		Setting{Name: "sql-timeout", Kind: "duration", Default: "250ms", Help: "timeout of a call to the SQL database, repeated transactions included", set: to(parsePositive, func(c *Config) *time.Duration { return &c.SQLTimeout })},
 	),

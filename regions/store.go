@@ -203,6 +203,16 @@ func (s *Store) homeDown() bool {
 	return down > 0
 }
 
+// Held returns what the region's pool has of a key under a global limit, and how long ago its last lot came.
+func (s *Store) Held(ctx context.Context, key string, l penstock.Limit) (units int64, age time.Duration, err error) {
+	t, err := s.targetOf(&penstock.Request{Key: key, Limit: l})
+	if err != nil || t.place != inPool {
+		return 0, 0, err
+	}
+	spent, err := s.pools.Spend(ctx, t.poolKey(key), Ask{Hold: t.Hold})
+	return spent.Left, spent.Age, err
+}
+
 // Stats are what a [Store] counted since it was made, in this process.
 type Stats struct {
 	Spent  int64 // units that pools granted
@@ -213,7 +223,7 @@ type Stats struct {
 	Units  int64 // of the lots
 	Lost   int64 // … that were spent in vain, or could not be put into a pool, and stay charged
 
-	Age time.Duration // of what pools held whenever home was asked for more, all together: divided by Claims, the mean
+	Age time.Duration // sum over all claims: how long before the pool had got its last lot
 
 	HomeDown bool // whether home does not answer now
 }

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/envoy/rlqs"
 	"github.com/penstock-io/penstock/server/envoy/rls"
@@ -194,7 +193,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		Audit:    s.audit,
 		ReadOnly: !c.AdminActions,
 
-		DescribeRegions: func(r *rules.Rule) string { return DescribeRegions(r, c.Regions, c.RoundTrip) },
+		DescribeRegions: s.describeRegions,
 
 		RatelimitPages: c.Ratelimit != nil,
 		DecisionTime:   c.storeTimeout(),

@@ -122,6 +122,21 @@ func DescribeRegions(r *rules.Rule, count int, roundTrip time.Duration) string {
 	return fmt.Sprintf("%d: %v", count, regions.SizesOf(r.Limit, settingsOf(r.Global), count, roundTrip))
 }
 
+// describeRegions is [DescribeRegions] by the settings of the daemon, with what its region holds of a key.
+func (s *Server) describeRegions(ctx context.Context, r *rules.Rule, key string) string {
+	text := DescribeRegions(r, s.config.Regions, s.config.RoundTrip)
+	if text == "" || s.regions == nil {
+		return text
+	}
+	switch units, age, err := s.regions.Held(ctx, key, r.Limit); {
+	case err != nil:
+		text += "; what this one holds is unknown: " + err.Error()
+	case units > 0:
+		text += fmt.Sprintf("; this one holds %d, its last lot came %v ago", units, age.Round(100*time.Millisecond))
+	}
+	return text
+}
+
 // checkGlobal returns an error if a rule is global and there is no home, which would multiply its limit by the number of
 // regions. It warns of limits that pools do not help.
 func (s *Server) checkGlobal(all []*rules.Rule) error {
@@ -156,6 +171,7 @@ func homeState(now regions.Stats) *observe.Home {
 	return &observe.Home{
 		Down: now.HomeDown, Spent: uint64(now.Spent), Waited: uint64(now.AtHome), Lots: uint64(now.Claims),
 		Short: uint64(now.Short), Failed: uint64(now.Failed), Granted: uint64(now.Units), Lost: uint64(now.Lost),
+		LotAge: now.Age.Seconds() / float64(max(now.Claims, 1)),
 	}
 }
 
@@ -163,6 +179,7 @@ func homeState(now regions.Stats) *observe.Home {
 func regionsCollector(store *regions.Store) prometheus.Collector {
 	units := prometheus.NewDesc("penstock_region_units_total", "Units of global limits: taken from home in lots, spent by requests, lost on the way.", []string{"what"}, nil)
 	lots := prometheus.NewDesc("penstock_region_lots_total", "Lots that home was asked for, by result: full, short or failed.", []string{"result"}, nil)
+	age := prometheus.NewDesc("penstock_region_lot_age_seconds_total", "Age of the units in a pool whenever home was asked for a lot, summed up: divide by lots.", nil, nil)
 	atHome := prometheus.NewDesc("penstock_region_home_decisions_total", "Requests under global limits that waited for home to decide.", nil, nil)
 	down := prometheus.NewDesc("penstock_region_home_unavailable", "1 while home does not answer.", nil, nil)
 	return collector(func(e exporter) {
@@ -173,6 +190,7 @@ func regionsCollector(store *regions.Store) prometheus.Collector {
 		e.counter(lots, uint64(now.Claims-now.Short-now.Failed), "full")
 		e.counter(lots, uint64(now.Short), "short")
 		e.counter(lots, uint64(now.Failed), "failed")
+		e <- prometheus.MustNewConstMetric(age, prometheus.CounterValue, now.Age.Seconds())
 		e.counter(atHome, uint64(now.AtHome))
 		e.flag(down, now.HomeDown)
 	})

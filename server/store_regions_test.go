@@ -60,7 +60,7 @@ func TestRegionsShareALimit(t *testing.T) {
 			url := "redis://" + redis.Addr
 			prefix := rand.Text()
 			if home == "daemon" {
-				url = "http://" + start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-prefix": prefix}).addr("http")
+				url = "http://" + start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-prefix": prefix, "redis-timeout": "5s"}).addr("http")
 			}
 			region := func(server *redistest.Server) *daemon {
 				return start(t, map[string]string{
@@ -76,18 +76,21 @@ func TestRegionsShareALimit(t *testing.T) {
 			if each := first.takes(7, "user", "u") + second.takes(7, "user", "u"); each != 10 {
 				t.Errorf("a limit of each region: granted %d, want 5 in each", each)
 			}
-			for _, name := range []string{`penstock_region_units_total{what="spent"}`, `penstock_region_lots_total{result="full"}`} {
+			for _, name := range []string{`penstock_region_units_total{what="spent"}`, `penstock_region_lots_total{result="full"}`, "penstock_region_lot_age_seconds_total"} {
 				if n := first.metric(name); n == "" || n == "0" {
 					t.Errorf("%s is %q", name, n)
 				}
 			}
 			h := observed[observe.Live](t, first, "/v1/live?scope=all").Store.Home
-			if h == nil || h.Down || fmt.Sprint(h.Spent) != first.metric(`penstock_region_units_total{what="spent"}`) || h.Lots == 0 || h.Granted < h.Spent {
+			if h == nil || h.Down || fmt.Sprint(h.Spent) != first.metric(`penstock_region_units_total{what="spent"}`) || h.Lots == 0 || h.Granted < h.Spent || h.LotAge <= 0 {
 				t.Errorf("/v1/live shows %+v", h)
 			}
-			const sizes = "regions  2: each holds up to 60 units in advance, home keeps 120 free\n"
-			if x := observed[adminapi.Explanation](t, first, "/v1/explain?domain=api&tenant=a"); !strings.Contains(x.Text, sizes) {
-				t.Errorf("/v1/explain shows\n%s", x.Text)
+			first.takes(1, "tenant", "b")
+			const sizes = "regions  2: each holds up to 60 units in advance, home keeps 120 free"
+			for tenant, held := range map[string]string{"a": "", "b": "; this one holds 7, its last lot came "} {
+				if x := observed[adminapi.Explanation](t, first, "/v1/explain?domain=api&tenant="+tenant); !strings.Contains(x.Text, sizes+held) {
+					t.Errorf("/v1/explain shows of tenant %s\n%s", tenant, x.Text)
+				}
 			}
 			if first.metric("penstock_region_home_unavailable") != "0" || !strings.Contains(first.log.String(), "region_holds=60 home_keeps_free=120") {
 				t.Errorf("the log is\n%s", first.log)

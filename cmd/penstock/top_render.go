@@ -159,8 +159,8 @@ func (f *topFrame) home() []string {
 		return nil
 	}
 	state := map[bool]string{false: "up", true: "down"}[h.Down]
-	text := fmt.Sprintf("home %s: %s units from pools, %s requests waited, %s lots: %s short, %s failed, %s units lost",
-		state, count(h.Spent), count(h.Waited), count(h.Lots), count(h.Short), count(h.Failed), count(h.Lost))
+	text := fmt.Sprintf("home %s: %s units from pools, %s waited, %s lots after %s: %s short, %s failed, %s lost",
+		state, count(h.Spent), count(h.Waited), count(h.Lots), latency(&h.LotAge), count(h.Short), count(h.Failed), count(h.Lost))
 	return []string{f.redIf(h.Down, f.cut(text))}
 }
 

@@ -51,8 +51,8 @@ DECISIONS/s   DENIED   SHADOW  LAST 2M                         RULE
 
 func TestTopShowsHome(t *testing.T) {
 	f := aFrame()
-	f.live.Store.Home = &observe.Home{Down: true, Spent: 12345, Waited: 7, Lots: 60, Short: 2, Failed: 1, Lost: 30}
-	const want = "\nhome down: 12,345 units from pools, 7 requests waited, 60 lots: 2 short, 1 failed, 30 units lost\n"
+	f.live.Store.Home = &observe.Home{Down: true, Spent: 12345, Waited: 7, Lots: 60, Short: 2, Failed: 1, Lost: 30, LotAge: 4.1}
+	const want = "\nhome down: 12,345 units from pools, 7 waited, 60 lots after 4.1s: 2 short, 1 failed, 30 lost\n"
 	if got := strings.Join(f.lines(), "\n"); !strings.Contains(got, want) {
 		t.Errorf("got\n%s\nwant %s", got, want)
 	}

@@ -30,7 +30,7 @@ func (s *Server) explain(r *http.Request) (*Explanation, error) {
 		return nil, engine.ErrNoRules
 	}
 	x := set.Explain(domain, entries)
-	x.Regions = s.options.DescribeRegions(x.Rule)
+	x.Regions = s.options.DescribeRegions(r.Context(), x.Rule, x.Key)
 	explanation := &Explanation{Text: x.String(), Key: x.Key}
 	if x.Rule != nil {
 		explanation.Rule = &x.Rule.Name

@@ -49,8 +49,8 @@ type Options struct {
 	// Reload returns how the last load of the rules ended, for /rules. Default: unknown.
 	Reload func() *Reload
 
-	// DescribeRegions returns what regions hold of a global rule's limit, or "", for /v1/explain. Default: always "".
-	DescribeRegions func(*rules.Rule) string
+	// DescribeRegions returns what regions hold of a global rule's limit, and this one of a key, or "", for /v1/explain. Default: always "".
+	DescribeRegions func(ctx context.Context, r *rules.Rule, key string) string
 
 	// Version is the version of the program. Optional.
 	Version string
@@ -136,7 +136,7 @@ func (o Options) withDefaults() Options {
 		o.Reload = func() *Reload { return nil }
 	}
 	if o.DescribeRegions == nil {
-		o.DescribeRegions = func(*rules.Rule) string { return "" }
+		o.DescribeRegions = func(context.Context, *rules.Rule, string) string { return "" }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -121,6 +121,8 @@ type Home struct {
 	Failed  uint64 `json:"failed"`  // … and that got no answer
 	Granted uint64 `json:"granted"` // units of the lots
 	Lost    uint64 `json:"lost"`    // … that were charged and cannot be spent
+
+	LotAge float64 `json:"lot_age"` // seconds since a pool got its last lot when the next one was asked for, on average
 }
 
 // A Shard is a part of a store on Redis.

@@ -147,6 +147,7 @@ export function open(root, context) {
 			facts.push([t('Units from pools since the start'), integer(h.spent)]);
 			facts.push([t('Requests that waited for home'), integer(h.waited)]);
 			facts.push([t('Lots that home was asked for'), t('{lots}: {short} short, {failed} failed', { lots: h.lots, short: h.short, failed: h.failed })]);
+			facts.push([t('Age of what pools held, on average'), seconds(h.lot_age)]);
 			facts.push([t('Units lost on the way'), h.lost ? el('span.tag.denied', integer(h.lost)) : '0']);
 		}
 		storeBody.replaceChildren(...facts.map(([name, value]) => el('div.fact', el('span.muted', name), el('span', value))));

@@ -147,6 +147,7 @@ export const chinese = {
 	'Requests that waited for home': '等待 home 判定的请求数',
 	'Lots that home was asked for': '向 home 申领额度的批次数',
 	'{lots}: {short} short, {failed} failed': '{lots}：{short} 批不足额，{failed} 批失败',
+	'Age of what pools held, on average': '额度池中额度的平均存留时间',
 	'Units lost on the way': '途中损失的单位数',
 	'{n} down': '{n} 个故障',
 	'all up': '全部正常',

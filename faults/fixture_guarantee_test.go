@@ -13,6 +13,7 @@ type guarantee struct {
 	bursts   int64 // that a key may be granted: one, and one for each time that its state may be lost
 	noErrors bool  // whether callers must not see errors
 	maxLost  int64 // units of a key that may be lost, besides those of unanswered calls
+	older    int64 // units of a key that may be spent once more, because part of its state became older
 	nodes    int   // that use the store
 	layers   layers
 	limits   []penstock.Limit // of the keys, in turn
@@ -28,6 +29,8 @@ const (
 	leasesOnly   layers = "Redis, leases"
 	memoryOnly   layers = "memory"
 	viaDaemon    layers = "daemon"
+	overRegions  layers = "regions"
+	viaDaemons   layers = "daemons of regions"
 )
 
 // refillingKey is the only key that refills during a run. The others do not, so their
@@ -92,7 +95,7 @@ func (p *guarantee) leaseExcess(l penstock.Limit) int64 {
 func (p *guarantee) bound(key int, length time.Duration, bursts, fallbacks int64) int64 {
 	l := p.limitOf(key)
 	refill := rateOf(l) * int64(length+tick) / int64(time.Second)
-	return bursts*capacity(l) + refill + p.leaseExcess(l) + fallbacks*(p.fallbackShare(l)+refill/int64(p.nodes))
+	return bursts*capacity(l) + p.older + refill + p.leaseExcess(l) + fallbacks*(p.fallbackShare(l)+refill/int64(p.nodes))
 }
 
 // expects reports whether a fault may cause an error.

@@ -81,7 +81,7 @@ func (l *load) call(node int) {
 // take takes one unit.
 func (l *load) take(node, key int) event {
 	r := l.run.request(key, 1)
-	if rand.IntN(8) == 0 && key != refillingKey && l.run.layers != viaDaemon {
+	if rand.IntN(8) == 0 && key != refillingKey && l.run.layers != viaDaemon && l.run.layers != viaDaemons {
 		r.ID = strconv.FormatUint(rand.Uint64(), 36)
 	}
 	return l.run.history.record(node%l.run.nodes, l.historyKey(node, key), 1, func() (penstock.Decision, error) {
@@ -126,7 +126,7 @@ func (l *load) finish() {
 	l.finished = true
 	l.end()
 	l.close()
-	if l.run.layers == viaDaemon {
+	if l.run.layers == viaDaemon || l.run.layers == viaDaemons {
 		l.drainByCalls()
 		return
 	}

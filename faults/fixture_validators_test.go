@@ -46,7 +46,7 @@ func storeWithinLimit(p guarantee, h *history) (problems []string) {
 	byStore := func(e *event) bool { return e.granted() != 0 && e.decision.Source != penstock.SourceFallback }
 	for key, events := range h.byKey(byStore) {
 		l := p.limitOf(key)
-		most := p.burstsOf(events, h)*capacity(l) + p.leaseExcess(l)
+		most := p.burstsOf(events, h)*capacity(l) + p.older + p.leaseExcess(l)
 		if got := maxExcess(events, rateOf(l), tick); got > most {
 			problems = append(problems, fmt.Sprintf("key %d under %s: %d admitted beyond the rate, want at most %d", key, l, got, most))
 		}
@@ -80,11 +80,12 @@ func remainingInRange(p guarantee, h *history) (problems []string) {
 	return problems
 }
 
-// retryWithinRefill allows one bucket more for a rolling window.
+// retryWithinRefill allows one bucket more for a rolling window, and at least as long as a store that is down is
+// not asked again.
 func retryWithinRefill(p guarantee, h *history) (problems []string) {
 	for _, e := range h.events {
 		refill := p.limitOf(e.key).Period
-		refill += refill/10 + tick
+		refill = max(refill+refill/10+tick, 2*time.Second)
 		if d := e.decision; e.err == nil && !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > refill) {
 			problems = append(problems, fmt.Sprintf("key %d under %s: %s", e.key, p.limitOf(e.key), d))
 		}

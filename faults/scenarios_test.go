@@ -196,4 +196,32 @@ var faults = []fault{
 		id: "F32", topology: cluster, name: "all processes and shards are killed within TakeAlls", inject: killAllWithinTakeAll,
 		guarantee: guarantee{layers: redisOnly, bursts: 2, limits: []penstock.Limit{workerLimit}},
 	},
+	{
+		id: "F33", topology: threeRegions, name: "a region is cut off, its connections half open", inject: cutRegionOff,
+		guarantee: guarantee{layers: overRegions, nodes: 3, noErrors: true, limits: regionLimits, maxLost: 200},
+	},
+	{
+		id: "F34", topology: threeRegions, name: "answers of home are cut", inject: cutLots,
+		guarantee: guarantee{layers: overRegions, nodes: 3, noErrors: true, limits: regionLimits, maxLost: 200},
+	},
+	{
+		id: "F35", topology: threeRegions, name: "home is killed and comes back empty", inject: killHome,
+		guarantee: guarantee{layers: overRegions, nodes: 3, noErrors: true, limits: regionLimits, bursts: 2, maxLost: 200},
+	},
+	{
+		id: "F36", topology: threeRegions, name: "a region's Redis is killed and comes back empty", quick: true, inject: killRegion,
+		guarantee: guarantee{layers: overRegions, nodes: 3, noErrors: true, limits: regionLimits, maxLost: 200},
+	},
+	{
+		id: "F36", topology: threeRegions, name: "a region's Redis comes back with an older state", inject: rollRegionBack,
+		guarantee: guarantee{layers: overRegions, nodes: 3, noErrors: true, limits: regionLimits, older: regionHold, maxLost: 200},
+	},
+	{
+		id: "F37", topology: threeRegions, name: "daemons are killed with lots of home", inject: killDaemonsWithLots, noRefill: true,
+		guarantee: guarantee{layers: viaDaemons, nodes: 3, limits: regionLimits[:1], maxLost: 300},
+	},
+	{
+		id: "F38", topology: threeRegions, name: "regions' clocks are hours apart, and step", inject: stepRegionClocks,
+		guarantee: guarantee{layers: overRegions, nodes: 3, noErrors: true, limits: regionLimits, maxLost: 200},
+	},
 }

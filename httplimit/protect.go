@@ -25,7 +25,8 @@ type Charge struct {
 	LimiterFor func(*http.Request) *penstock.Limiter
 
 	// Key returns the key to charge; for "" the request is charged to its
-	// client's address. Default: the client's address. Requests over a Unix
+	// client's address, so that no client evades a limit by leaving its key out. To
+	// charge only requests with a key, return nil from LimiterFor for others. Default: the client's address. Requests over a Unix
 	// socket have no address: without a key they are undecided and pass,
 	// unless Unavailable is set.
 	Key func(*http.Request) string
@@ -64,7 +65,8 @@ type Options struct {
 	Additional []Charge
 
 	// Rules choose the limits of a request, in place of limiters. Cost is what each
-	// descriptor takes; LimiterFor, Key, After and Additional must not be set. Default: none.
+	// descriptor takes, and After what it cost, of which more than was taken is charged as
+	// far as units are left; LimiterFor, Key and Additional must not be set. Default: none.
 	Rules *Rules
 
 	// Headers is the form of the rate limit header fields. Default: [IETF].
@@ -177,8 +179,8 @@ func charges(lim *penstock.Limiter, o *Options) []Charge {
 		first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost, After: o.After}
 		return append([]Charge{first}, o.Additional...)
 	}
-	if lim != nil || o.LimiterFor != nil || o.Key != nil || o.After != nil || o.Additional != nil {
-		panic("httplimit: rules and a limiter, Key or After: protect the handler twice") //nolint:forbidigo // no error to return
+	if lim != nil || o.LimiterFor != nil || o.Key != nil || o.Additional != nil {
+		panic("httplimit: rules and a limiter, Key or Additional: protect the handler twice") //nolint:forbidigo // no error to return
 	}
 	return nil
 }

@@ -126,6 +126,10 @@ func (p *protected) serve(w http.ResponseWriter, r *http.Request, decided *passa
 // settle charges the true costs from part i on. If a [Charge.After] panics, the parts behind it are
 // settled nevertheless.
 func (p *protection) settle(s *settlement, i int, resp Response) {
+	if p.Rules != nil {
+		p.guard.SettleByRules(resp.Request, &s.passage, s.costOf(p.After, resp, s.Taken()))
+		return
+	}
 	if i == len(s.Parts()) {
 		return
 	}
@@ -134,11 +138,15 @@ func (p *protection) settle(s *settlement, i int, resp Response) {
 	if item.Extra.after == nil {
 		return
 	}
-	resp.Taken = part.Decision.Granted
-	resp.Cost = resp.Taken
+	ctx, cost := resp.Request.Context(), s.costOf(item.Extra.after, resp, part.Decision.Granted)
+	p.guard.Report(ctx, resp.Request, charge.Settle(ctx, item.Limiter, part, time.Since(s.Since), cost))
+}
+
+// costOf returns what a request cost that was charged so much.
+func (s *settlement) costOf(after func(Response) int64, resp Response, taken int64) int64 {
+	resp.Taken, resp.Cost = taken, taken
 	if s.reported.Load() {
 		resp.Cost = s.cost.Load()
 	}
-	ctx, cost := resp.Request.Context(), item.Extra.after(resp)
-	p.guard.Report(ctx, resp.Request, charge.Settle(ctx, item.Limiter, part, time.Since(s.Since), cost))
+	return after(resp)
 }

@@ -49,7 +49,7 @@ func (q *Rules) compile(o *Options) *charge.Rules[*http.Request] {
 	if q == nil {
 		return nil
 	}
-	compiled := &charge.Rules[*http.Request]{Limiter: q.Limiter, Domain: q.Domain, Cost: o.Cost}
+	compiled := &charge.Rules[*http.Request]{Limiter: q.Limiter, Domain: q.Domain, Cost: o.Cost, Settles: o.After != nil}
 	for _, given := range q.Descriptors {
 		var d []charge.Entry[*http.Request]
 		for _, e := range given {

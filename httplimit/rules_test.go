@@ -195,10 +195,10 @@ func TestProtectByRulesDelayedReturnsWhatItWasGranted(t *testing.T) {
 
 func TestProtectByRulesRefusesLimiterBesideThem(t *testing.T) {
 	for name, f := range map[string]func(*httplimit.Options){
-		"Key":       func(o *httplimit.Options) { o.Key = httplimit.Global },
-		"After":     func(o *httplimit.Options) { o.After = httplimit.OnlyFailures },
-		"no domain": func(o *httplimit.Options) { o.Rules.Domain = "" },
-		"no rules":  func(o *httplimit.Options) { o.Rules.Descriptors = nil },
+		"Key":        func(o *httplimit.Options) { o.Key = httplimit.Global },
+		"Additional": func(o *httplimit.Options) { o.Additional = []httplimit.Charge{} },
+		"no domain":  func(o *httplimit.Options) { o.Rules.Domain = "" },
+		"no rules":   func(o *httplimit.Options) { o.Rules.Descriptors = nil },
 	} {
 		func() {
 			defer func() {
@@ -211,4 +211,29 @@ func TestProtectByRulesRefusesLimiterBesideThem(t *testing.T) {
 			httplimit.Protect(nil, o)
 		}()
 	}
+}
+
+// After settles what each descriptor took, by the response.
+func TestProtectByRulesAfter(t *testing.T) {
+	o := byRules(t, standingStill())
+	taken := int64(1)
+	o.Cost, o.After = func(*http.Request) int64 { return taken }, httplimit.OnlyFailures
+	send := func(path string) int {
+		r, w := httptest.NewRequest(http.MethodGet, path, nil), httptest.NewRecorder()
+		r.RemoteAddr = alice
+		r.Header.Set("X-User", "ada")
+		httplimit.Protect(nil, o)(answering).ServeHTTP(w, r)
+		return w.Code
+	}
+	expect(t, "successes, which are refunded", []int{send("/200"), send("/200"), send("/200"), send("/200")}, 200, 200, 200, 200)
+	expect(t, "failures", []int{send("/401"), send("/401"), send("/200")}, 401, 401, 429)
+	taken, o.After = 0, httplimit.ResetOnSuccess
+	expect(t, "a success that resets, though it takes nothing", []int{send("/200")}, 200)
+	o.After = func(r httplimit.Response) int64 { return r.Taken + 3 }
+	expect(t, "a cost that is known afterwards", []int{send("/200")}, 200)
+	taken = 1
+	expect(t, "a user who has nothing left", []int{send("/200")}, 429)
+	o.Rules.Descriptors = o.Rules.Descriptors[1:]
+	taken, o.After = 2, nil
+	expect(t, "the address, which had enough for all of the cost", []int{send("/200"), send("/200")}, 200, 429)
 }

@@ -14,6 +14,7 @@ type Rules[R any] struct {
 	Domain      string
 	Descriptors [][]Entry[R]
 	Cost        func(R) int64 // nil for one unit
+	Settles     bool          // whether the cost is settled after the request
 }
 
 // An Entry is a key of a descriptor, and what its value is: nil for the client's address.
@@ -34,7 +35,7 @@ func (g *Guard[R, E]) enterByRules(r R, p *Passage[R, E]) (err error) {
 	if g.Rules.Cost != nil {
 		cost = g.Rules.Cost(r)
 	}
-	p.List, p.ruled = g.fixed, q
+	p.List, p.ruled, p.Since = g.fixed, q, g.fixed.now()
 	if q.Descriptors, err = g.describe(r, cost); err != nil {
 		return g.fail(r, p, err)
 	}
@@ -113,6 +114,33 @@ func (g *Guard[R, E]) releaseByRules(ctx context.Context, r R, q *ruled) {
 	request := q.RuleRequest
 	request.Release = true
 	g.returnByRules(ctx, r, request, func(i int) int64 { return request.Descriptors[i].Cost })
+}
+
+// Taken returns what rules charged a request under each limit.
+func (p *Passage[R, E]) Taken() (n int64) {
+	for i := range p.ruled.answers {
+		n = max(n, p.ruled.answers[i].Decision.Granted)
+	}
+	return n
+}
+
+// SettleByRules corrects what rules charged a request to cost, under each limit by itself, as [Settle] does.
+// More is charged as far as units are left.
+func (g *Guard[R, E]) SettleByRules(r R, p *Passage[R, E], cost int64) {
+	ctx, age := context.WithoutCancel(p.Context), time.Since(p.Since)
+	for i := range p.ruled.answers {
+		a, d := &p.ruled.answers[i], p.ruled.Descriptors[i]
+		if d.Cost = cost; cost != penstock.Reset {
+			d.Cost = max(cost, 0) - a.Decision.Granted
+			d.Cost = max(d.Cost, -StillCharged(a.Limit, &a.Decision, age))
+		}
+		if !a.Limited || a.Limit.HasPermits() || d.Cost == 0 {
+			continue
+		}
+		request := penstock.RuleRequest{Domain: g.Rules.Domain, Descriptors: []penstock.Descriptor{d}, AtMost: d.Cost > 0}
+		_, err := g.Rules.Limiter.TakeByRules(ctx, request, make([]penstock.RuleAnswer, 1))
+		g.Report(ctx, r, err)
+	}
 }
 
 // returnByRules returns units of each descriptor of a request.

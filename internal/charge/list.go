@@ -70,6 +70,7 @@ func (g *Guard[R, E]) Prepare() *Guard[R, E] {
 	}
 	if fixed {
 		g.fixed = g.listOf(limiters)
+		g.fixed.Settles = g.fixed.Settles || g.Rules != nil && g.Rules.Settles
 	}
 	return g
 }

@@ -181,6 +181,10 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 			Audit:          s.audit,
 		})
 	}
+	return s.newAdmin(l)
+}
+
+func (s *Server) newAdmin(l *listener) (apiServer, error) {
 	api, err := adminapi.New(s.engine, &adminapi.Options{
 		Loopback: auth.IsLoopback(l.socket.Addr()),
 		Metrics:  s.metrics.handler(),
@@ -189,14 +193,14 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		Observer: s.observer,
 		Reload:   s.reload,
 		Version:  Version(),
-		Pprof:    c.Pprof,
+		Pprof:    s.config.Pprof,
 		Audit:    s.audit,
-		ReadOnly: !c.AdminActions,
+		ReadOnly: !s.config.AdminActions,
 
 		DescribeRegions: s.describeRegions,
 
-		RatelimitPages: c.Ratelimit != nil,
-		DecisionTime:   c.storeTimeout(),
+		RatelimitPages: s.config.Ratelimit != nil,
+		DecisionTime:   s.config.storeTimeout(),
 		Log:            s.log,
 	})
 	if errors.Is(err, adminapi.ErrNoToken) {

@@ -40,8 +40,23 @@ func (s *Server) openStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.engine = engine.New(store, &engine.Options{
-		TopKeys: s.topKeys, OnDecided: record, OnResult: s.onResult(), OnTaken: s.onTaken(),
+	o := s.engineOptions()
+	o.OnDecided = record
+	s.engine = engine.New(store, o)
+	s.statistics = s.newStatistics()
+	s.metrics.registry.MustRegister(engineCollector(s.engine), candidateCollector(s.engine), overridesCollector(s.overrides, s.engine))
+	s.observer = s.newObserver()
+	s.background = append(s.background, s.observer.Run, s.observer.Publish)
+	s.keepHistory()
+	if !s.config.TrustLocal && !s.engine.HasToken() {
+		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
+	}
+	return nil
+}
+
+func (s *Server) engineOptions() *engine.Options {
+	return &engine.Options{
+		TopKeys: s.topKeys, OnResult: s.onResult(), OnTaken: s.onTaken(),
 		Token: s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.requestLimits(),
@@ -52,16 +67,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		CountHits: s.config.role().Stats.IsOn(), NearLimitRatio: s.config.role().Stats.NearLimitRatio,
 		OnMetricValues: s.warnOfMetricValues,
 		Overrides:      s.overrides,
-	})
-	s.statistics = s.newStatistics()
-	s.metrics.registry.MustRegister(engineCollector(s.engine), candidateCollector(s.engine), overridesCollector(s.overrides, s.engine))
-	s.observer = s.newObserver()
-	s.background = append(s.background, s.observer.Run, s.observer.Publish)
-	s.keepHistory()
-	if !s.config.TrustLocal && !s.engine.HasToken() {
-		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
 	}
-	return nil
 }
 
 // overLimitKeys returns how many keys over their limit are remembered, beside the deny cache,

@@ -53,17 +53,14 @@ func newTakeRequest(r penstock.Request) (TakeRequest, error) {
 	if !utf8.ValidString(r.ID) {
 		return TakeRequest{}, &penstock.FieldError{Field: "ID", Problem: "must be UTF-8 to be sent as JSON", Kind: penstock.ErrBadCost}
 	}
-	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, KeepFree: r.KeepFree, NewID: r.NewID, ID: r.ID}
+	t := TakeRequest{
+		Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, KeepFree: r.KeepFree,
+		MaxDelay: secondsOf(r.MaxDelay), ID: r.ID, NewID: r.NewID, Hold: secondsOf(r.Hold),
+	}
 	if key := shorten(r.Key); len(key) <= maxKeyText && utf8.ValidString(key) {
 		t.Key = key
 	} else {
 		t.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(key))
-	}
-	if r.MaxDelay != 0 {
-		t.MaxDelay = secondsOf(r.MaxDelay)
-	}
-	if r.Hold != 0 {
-		t.Hold = secondsOf(r.Hold)
 	}
 	return t, nil
 }
@@ -88,6 +85,9 @@ func shorten(key string) string {
 }
 
 func secondsOf(d time.Duration) json.Number {
+	if d == 0 {
+		return "" // which is left out
+	}
 	return json.Number(fmt.Sprintf("%d.%09d", d/time.Second, d%time.Second))
 }
 

@@ -300,7 +300,7 @@ func (e *Engine) UnmatchedCounters() []UnmatchedCounter {
 
 // decideUnknownDomain decides a request to a domain without rules.
 func (e *Engine) decideUnknownDomain(domain string, ev *evaluation) {
-	if takes(ev.ds) && !ev.terms.Settle {
+	if ev.takes() {
 		e.options.OnUnmatched(domain, nil)
 		e.decideUnmatched(&e.unknownDomain, ev.result)
 	}
@@ -309,7 +309,7 @@ func (e *Engine) decideUnknownDomain(domain string, ev *evaluation) {
 // checkUnmatched reports the descriptors without a rule, and decides the request if no
 // descriptor has one.
 func (ev *evaluation) checkUnmatched() {
-	if len(ev.unmatched) == 0 || ev.terms.Settle || !takes(ev.ds) {
+	if len(ev.unmatched) == 0 || !ev.takes() {
 		return
 	}
 	for _, i := range ev.unmatched {
@@ -333,6 +333,6 @@ func (e *Engine) decideUnmatched(counter *atomic.Uint64, r *Result) {
 }
 
 // takes reports whether a descriptor asks for units.
-func takes(ds []Descriptor) bool {
-	return slices.ContainsFunc(ds, func(d Descriptor) bool { return d.Cost > 0 })
+func (r *request) takes() bool {
+	return !r.terms.Settle && slices.ContainsFunc(r.ds, func(d Descriptor) bool { return d.Cost > 0 })
 }

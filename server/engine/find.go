@@ -135,6 +135,11 @@ func (f *found) find(ctx context.Context) error {
 		f.setText()
 		return nil
 	}
+	return f.assignAll()
+}
+
+// assignAll gives the descriptors that have a limit their phases and ways.
+func (f *found) assignAll() error {
 	f.limited = f.limited.enforced()
 	f.setText()
 	if err := f.checkTerms(); err != nil {
@@ -157,9 +162,6 @@ func (f *found) find(ctx context.Context) error {
 
 // assign gives a descriptor its phase and way.
 func (f *found) assign(d *limitedDescriptor) {
-	if f.terms.Settle && !d.rule.Settle {
-		d.cost = 0 // it is only peeked at
-	}
 	d.phase = f.phaseOf(d)
 	d.way = f.wayOf(d)
 	d.keepFree = max(d.rule.KeepFree, f.terms.KeepFree)
@@ -180,12 +182,8 @@ func (f *found) assign(d *limitedDescriptor) {
 
 func (f *found) phaseOf(d *limitedDescriptor) phase {
 	switch r := d.rule; {
-	case f.terms.Settle && r.Settle && f.denies(d):
-		return phaseSettle
-	case f.terms.Settle && r.Settle:
-		return phaseSettleKnown
-	case f.terms.Settle: // bans deny nothing that has been used already
-		return phaseLast
+	case f.terms.Settle:
+		return f.settle(d)
 	case d.tooMany || d.isBanned() && d.cost >= 0:
 		return phaseKnown
 	case r.ChargeAlways && d.cost >= 0, d.denyInDebt && d.cost == 0 && !(f.compat && d.addsHits()):
@@ -204,6 +202,19 @@ func (f *found) phaseOf(d *limitedDescriptor) phase {
 		return phaseAtMost
 	}
 	return phaseEnforced
+}
+
+// settle returns the phase in which a descriptor is settled. Under a rule without settle it is only peeked at. Bans
+// deny nothing that has been used already.
+func (r *request) settle(d *limitedDescriptor) phase {
+	switch {
+	case !d.rule.Settle:
+		d.cost = 0
+		return phaseLast
+	case r.denies(d):
+		return phaseSettle
+	}
+	return phaseSettleKnown
 }
 
 func (r *request) wayOf(d *limitedDescriptor) way {

@@ -59,7 +59,7 @@ func (all limitedDescriptors) denyBeside(d *limitedDescriptor) bool {
 func (ev *evaluation) returnPartial(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if d.trial == nil && d.granted() > 0 && !d.denied && !d.rule.ChargeAlways && !ev.terms.Settle && ev.limited.denyBeside(d) {
+		if d.trial == nil && ev.mayReturn(d) && !d.denied && ev.limited.denyBeside(d) {
 			d.returned = true
 			ev.add(d, -d.granted())
 		}

@@ -216,7 +216,7 @@ func (ev *evaluation) complete(ctx context.Context) error {
 func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		d.returned = d.granted() > 0 && ev.isDenied(d) && !d.rule.ChargeAlways && !ev.terms.Settle
+		d.returned = ev.mayReturn(d) && ev.isDenied(d)
 		if ev.over && d.releases() {
 			ev.add(d, d.cost)
 		} else if d.returned {
@@ -230,6 +230,12 @@ func (ev *evaluation) addRefunds(ctx context.Context) context.Context {
 		}
 	}
 	return ctx
+}
+
+// mayReturn reports whether a descriptor has taken units that are refunded if they are not used: neither reports of what
+// has happened are, nor settlements.
+func (r *request) mayReturn(d *limitedDescriptor) bool {
+	return d.granted() > 0 && !d.rule.ChargeAlways && !r.terms.Settle
 }
 
 // isDenied reports whether what a descriptor has taken is not used: the request is denied, or the descriptor is. That

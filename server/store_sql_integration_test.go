@@ -3,9 +3,13 @@
 package server_test
 
 import (
+	"database/sql"
+	"strings"
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/sqltest"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server"
 )
 
 // Two daemons share a limit on PostgreSQL, decide by themselves while it is killed, and share what they had
@@ -43,5 +47,45 @@ func TestIntegrationServerOnMariaDB(t *testing.T) {
 	d := start(t, map[string]string{"store": database.URL, "sql-timeout": "10s"})
 	if source, allowed := d.take("k", "10/24h", "3"); source != "store" || !allowed || d.remaining("k", "10/24h") != "7" {
 		t.Errorf("%s, %v, %s left", source, allowed, d.remaining("k", "10/24h"))
+	}
+}
+
+// CheckSQL tries what the server needs, with the rights of its user.
+func TestIntegrationCheckSQLTriesRights(t *testing.T) {
+	postgres := sqltest.StartPostgres(t)
+	check := func(url, broken string) {
+		t.Helper()
+		c, err := server.LoadConfig(map[string]string{"store": url}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := server.CheckSQL(t.Context(), c)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %+v, %v", url, found, err)
+		}
+		for _, f := range found {
+			if (f.State == redisstore.Broken) != (f.What == broken) {
+				t.Errorf("%s: %+v, want broken: %q", url, f, broken)
+			}
+		}
+	}
+	check(sqltest.StartMariaDB(t).URL, "")
+	check(postgres.URL, "")
+	db, err := sql.Open("pgx", postgres.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	taker := strings.Replace(postgres.URL, "penstock@", "taker@", 1)
+	check(taker, "server")
+	for _, step := range []struct{ statement, broken string }{
+		{"CREATE ROLE taker LOGIN", "table"},
+		{"GRANT SELECT ON penstock TO taker", "takes"},
+		{"GRANT INSERT, UPDATE, DELETE ON penstock TO taker", ""},
+	} {
+		if _, err := db.ExecContext(t.Context(), step.statement); err != nil {
+			t.Fatal(err)
+		}
+		check(taker, step.broken)
 	}
 }

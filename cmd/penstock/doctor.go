@@ -10,10 +10,11 @@ import (
 	"text/tabwriter"
 
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server"
 	"github.com/spf13/cobra"
 )
 
-// A doctor tries a Redis before a server relies on it.
+// A doctor tries a store before a server relies on it.
 type doctor struct {
 	store, config string
 	json          bool
@@ -23,11 +24,12 @@ func doctorCommand() *cobra.Command {
 	var d doctor
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Try whether a Redis, or a proxy in front of it, can be the store",
-		Long: `Doctor connects to the Redis of --store as the server would, tries each thing that the
-server needs on keys of its own, which it deletes, and prints what works, what is
-degraded and what that costs, and what is broken and what to change. Without --store
-it tries the store of the server's settings: the config file and the environment.
+		Short: "Try whether a Redis, a proxy in front of it, or a database can be the store",
+		Long: `Doctor connects to the Redis or database of --store as the server would, tries each thing
+that the server needs on keys of its own, which it deletes, and prints what works, what is
+degraded and what that costs, and what is broken and what to change. In a database it
+creates the table if it does not exist. Without --store it tries the store of the server's
+settings: the config file and the environment.
 
 The exit code is 0 if nothing is broken, 1 if something is, and 2 if there is no answer.`,
 		Example: `  penstock doctor --store redis://localhost:6379
@@ -36,7 +38,7 @@ The exit code is 0 if nothing is broken, 1 if something is, and 2 if there is no
 		RunE: d.run,
 	}
 	f := c.Flags()
-	f.StringVar(&d.store, "store", "", "URL of Redis; by default the store of penstock serve on this machine")
+	f.StringVar(&d.store, "store", "", "URL of the store; by default the store of penstock serve on this machine")
 	f.StringVar(&d.config, "config", "", "config file of the server (default: $PENSTOCK_CONFIG)")
 	f.BoolVar(&d.json, "json", false, "print the findings as JSON")
 	completeFlag(c, "store", "url", nil)
@@ -53,9 +55,12 @@ func (d *doctor) run(c *cobra.Command, _ []string) error {
 		settings.Store = d.store
 	}
 	if strings.HasPrefix(settings.Store, "memory:") {
-		return errors.New("the store is memory: want --store with the URL of a Redis, such as redis://localhost:6379")
+		return errors.New("the store is memory: want --store with a URL such as redis://localhost:6379 or postgres://localhost/penstock")
 	}
-	findings, err := redisstore.Check(c.Context(), settings.Store, &redisstore.Options{Prefix: settings.RedisPrefix, Timeout: settings.RedisTimeout})
+	findings, err := server.CheckSQL(c.Context(), settings)
+	if findings == nil && err == nil {
+		findings, err = redisstore.Check(c.Context(), settings.Store, &redisstore.Options{Prefix: settings.RedisPrefix, Timeout: settings.RedisTimeout})
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/sqlstore"
+)
+
+// sqlChecks are queries for the version of a database, and for its clock in seconds since 1970; SQLite uses that of this machine.
+var sqlChecks = map[sqlstore.Dialect]struct{ version, clock string }{
+	sqlstore.PostgreSQL: {"SELECT 'PostgreSQL ' || current_setting('server_version')", "SELECT extract(epoch FROM clock_timestamp())::float8"},
+	sqlstore.MySQL:      {"SELECT version()", "SELECT unix_timestamp(sysdate(6))"},
+	sqlstore.SQLite:     {"SELECT 'SQLite ' || sqlite_version()", ""},
+}
+
+// CheckSQL tries whether the database of the settings can be the store, as [redisstore.Check] does with Redis. It is
+// nil without an error if the store is no database. The table is created, as a server would.
+func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err error) {
+	scheme, ok := c.sqlScheme()
+	if !ok {
+		return nil, nil
+	}
+	db, err := openDatabase(c.Store, scheme)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, c.connectTimeout())
+	defer cancel()
+	add := func(what, detail, advice string, err error) bool {
+		f := redisstore.Finding{What: what, State: redisstore.Works, Detail: detail}
+		if err != nil {
+			f.State, f.Detail, f.Advice = redisstore.Broken, err.Error(), advice
+		}
+		found = append(found, f)
+		return err == nil
+	}
+	version, queries := "", sqlChecks[scheme.dialect]
+	if err = db.QueryRowContext(ctx, queries.version).Scan(&version); isOutage(err) {
+		return nil, err
+	}
+	if !add("server", version, "the database, its user and its password must exist: see the URL", err) {
+		return found, nil
+	}
+	statement, _ := sqlstore.CreateTable(scheme.dialect, c.SQLTable)
+	table := cmp.Or(c.SQLTable, sqlstore.DefaultTable)
+	if !add("table", table, "give the user the right to create it, or create it: "+statement, sqlstore.Migrate(ctx, db, scheme.dialect, c.SQLTable)) {
+		return found, nil
+	}
+	began := time.Now()
+	err = tryTakes(ctx, db, scheme.dialect, c)
+	add("takes", "exact; three took "+time.Since(began).Round(time.Millisecond/10).String(), "give the user SELECT, INSERT, UPDATE and DELETE on "+table, err)
+	if queries.clock != "" {
+		var seconds float64
+		err = db.QueryRowContext(ctx, queries.clock).Scan(&seconds)
+		ahead := time.Duration(seconds*1e9) - time.Duration(time.Now().UnixNano())
+		add("clock", "differs from this machine's by "+ahead.Round(time.Millisecond).String(), "", err)
+	}
+	add("fleet", "counters are shared; overrides, penalties and the list of daemons are not: set --nodes", "", nil)
+	return found, nil
+}
+
+// tryTakes takes a key's only unit, is denied another, and resets the key, which deletes its row.
+func tryTakes(ctx context.Context, db *sql.DB, d sqlstore.Dialect, c *Config) error {
+	store, err := sqlstore.New(db, d, &sqlstore.Options{Table: c.SQLTable, Timeout: c.connectTimeout()})
+	if err != nil {
+		return err
+	}
+	r := penstock.Request{Key: rand.Text(), Limit: penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1, Period: time.Minute, Name: "penstock.doctor"}, Cost: 1}
+	for _, want := range []bool{true, false, true} {
+		got, err := store.Take(ctx, r)
+		switch {
+		case err != nil:
+			return err
+		case got.Allowed != want:
+			return fmt.Errorf("a take was decided %v, want allowed: %t", got, want)
+		case !got.Allowed:
+			r.Cost = penstock.Reset
+		}
+	}
+	return nil
+}

@@ -20,7 +20,8 @@ import (
 //
 // An absent pool is empty: losing pools loses units, and never grants any.
 type Pools interface {
-	// Spend takes units from a pool, and claims more if less than half of the last filling is left.
+	// Spend takes units from a pool, and claims more if less than half of the last filling is left, or if none is
+	// left and that half would not last for Ask.Trip: a claim of an empty pool asks for most.
 	Spend(ctx context.Context, key string, a Ask) (Spent, error)
 
 	// Deposit ends a claim with what home granted. It reports whether the claim was still valid.
@@ -34,6 +35,7 @@ type Ask struct {
 	Dry    bool          // take nothing, but claim what is missing
 	Hold   int64         // the most that the pool may have
 	Age    time.Duration // for how long a lot should last
+	Trip   time.Duration // a round trip to home, if the rate brings more in two than the pool may have
 
 	Claim    string        // the name of the claim, if one is due: never used before
 	ClaimFor time.Duration // after this time another claim may replace it
@@ -101,7 +103,7 @@ func (p *pool) spend(now int64, a Ask) (s Spent) {
 	if next-now > max(a.ClaimFor, maxPause).Milliseconds() { // the clock went back
 		next = now
 	}
-	if a.Cost > 0 && (short || 2*p.left < p.fill) && now >= next {
+	if a.Cost > 0 && (short || 2*p.left < p.fill && p.lasts(now, a.Trip)) && now >= next {
 		if s.Want = p.wants(now, a, short); s.Want > 0 {
 			next = now + a.ClaimFor.Milliseconds()
 			p.claim, p.want, p.next = a.Claim, s.Want, next
@@ -115,6 +117,11 @@ func (p *pool) spend(now int64, a Ask) (s Spent) {
 	s.Wait = time.Duration(max(next-now, 0)) * time.Millisecond
 	s.HomeLeft, s.HomeReset = p.homeLeft, time.Duration(max(p.homeReset-now, 0))*time.Millisecond
 	return s
+}
+
+// lasts reports whether what is left would last for so long, if it is spent as what was spent since the last filling.
+func (p *pool) lasts(now int64, trip time.Duration) bool {
+	return float64(p.left)*float64(max(now-p.filled, 1)) >= float64(p.fill-p.left)*float64(trip.Milliseconds())
 }
 
 // The first lot of a pool is this part of what it may hold.

@@ -181,7 +181,7 @@ func TestPoolsAgree(t *testing.T) {
 			continue // and perhaps again
 		}
 		s := p.spend(regions.Ask{
-			Cost: rng.Int64N(20), AtMost: rng.IntN(3) == 0, Dry: rng.IntN(4) == 0, Hold: hold, Age: time.Duration(rng.IntN(10)) * time.Second,
+			Cost: rng.Int64N(20), AtMost: rng.IntN(3) == 0, Dry: rng.IntN(4) == 0, Trip: time.Duration(rng.IntN(3)) * 300 * time.Millisecond, Hold: hold, Age: time.Duration(rng.IntN(10)) * time.Second,
 			Claim: strconv.Itoa(i),
 		})
 		if s.Left < 0 || s.Left+s.Want > hold {

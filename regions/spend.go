@@ -27,16 +27,12 @@ type spending struct {
 }
 
 // maxWaits is how many lots a request waits for. Lots double while they are too small, so after so many the pool
-// is as large as it may be. Requests under a slow limit then wait for home, because pools cannot carry its rate.
-func (g *globalLimit) maxWaits() int {
-	if g.Slow {
-		return 2
-	}
-	return 4
-}
+// is as large as it may be. Then home decides requests under a slow limit, because pools cannot carry its rate.
+const maxWaits = 4
 
 // spendEach takes units from pools, for all requests of a batch at once. Those that find too few wait for lots, unless home
-// had too little when it was last asked: then they are denied at once. What only home can decide gets that place. A dry run
+// had too little when it was last asked: then they are denied at once, or after one lot if the limit is slow, whose pools
+// hold too little for the time until the next. What only home can decide gets that place. A dry run
 // spends nothing: it asks home for what is missing, and decides as a peek.
 func (s *Store) spendEach(ctx context.Context, b *batch, dry bool) error {
 	open := make([]spending, 0, len(b.rs))
@@ -87,8 +83,12 @@ func each(n int, call func(i int)) {
 
 func (s *Store) trySpend(ctx context.Context, p *spending) {
 	p.claim = newClaim()
+	trip := time.Duration(0)
+	if p.Slow {
+		trip = s.roundTrip
+	}
 	p.spent, p.err = s.pools.Spend(ctx, p.pool, Ask{
-		Cost: p.request.Cost, AtMost: p.request.AtMost, Dry: p.dry, Hold: p.Hold, Age: p.settings.Age,
+		Cost: p.request.Cost, AtMost: p.request.AtMost, Dry: p.dry, Hold: p.Hold, Age: p.settings.Age, Trip: trip,
 		Claim: p.claim, ClaimFor: 2 * s.timeout,
 	})
 	s.stats.spent.Add(p.spent.Granted)
@@ -132,11 +132,11 @@ func (s *Store) decideSpent(p *spending, d *penstock.Decision, t *target, waits 
 		t.place = atHome
 	case spent.Granted > 0, cost == 0 && spent.known(), cost > 0 && p.dry && cost <= spent.Left:
 		*d = p.granted(spent)
-	case cost > 0 && spent.Scarce && !s.homeDown():
+	case cost > 0 && spent.Scarce && !s.homeDown() && (!p.Slow || p.lot == nil || waits > 0):
 		*d = p.denied(spent, s.roundTrip)
 	case p.lot == nil || cost == 0 || s.homeDown():
 		t.place = atHome
-	case waits < p.maxWaits():
+	case waits < maxWaits:
 		return true, nil
 	case p.Slow:
 		t.place = atHome

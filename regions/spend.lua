@@ -1,6 +1,6 @@
 -- Takes units from a pool and claims more if few are left; see pool.spend.
 --
--- ARGV: cost, 1 for AtMost, hold, age, claim, how long the claim is valid, 1 for Dry; times in milliseconds
+-- ARGV: cost, 1 for AtMost, hold, age, claim, how long the claim is valid, 1 for Dry, trip; times in milliseconds
 -- Returns granted, left, want, now, scarce, asked, wait, homeLeft, homeReset, age
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -14,7 +14,8 @@ local granted, want, claim = 0, 0, found[7] or ''
 local short = cost > left
 if (not short or ARGV[2] == '1') and ARGV[7] == '0' then granted = math.min(cost, left) end
 left = left - granted
-if cost > 0 and (short or 2 * left < fill) and now >= next then
+local lasts = left * math.max(now - filled, 1) >= (fill - left) * ARGV[8]
+if cost > 0 and (short or 2 * left < fill and lasts) and now >= next then
   want = math.ceil((fill - left) / math.max(now - filled, 1) * ARGV[4])
   if short then want = math.max(want, 2 * fill, cost) end
   want = math.max(math.min(math.max(want, math.ceil(hold / 8)), hold - left), 0)

@@ -111,30 +111,43 @@ var onPartition = map[rules.OnStoreFailure]regions.OnPartition{
 	rules.FailDefault: regions.Deny, rules.FailDeny: regions.Deny, rules.FailLocal: regions.Local, rules.FailAllow: regions.Allow,
 }
 
-// DescribeRegions returns in words what so many regions hold of a rule's limit, or "" if it is not global.
+// DescribeRegions returns in words what so many regions hold of a rule's limits, or "" if it is not global.
 func DescribeRegions(r *rules.Rule, count int, roundTrip time.Duration) string {
+	return describeRegions(r, count, roundTrip, func(penstock.Limit) string { return "" })
+}
+
+// describeRegions adds to each limit what is held of it.
+func describeRegions(r *rules.Rule, count int, roundTrip time.Duration, held func(penstock.Limit) string) string {
 	switch {
 	case r == nil || r.Global == nil || r.Unlimited:
 		return ""
 	case count == 0:
 		return "what each holds depends on their number: --regions"
 	}
-	return fmt.Sprintf("%d: %v", count, regions.SizesOf(r.Limit, settingsOf(r.Global), count, roundTrip))
+	text := fmt.Sprintf("%d: ", count)
+	for also := r; also != nil; also = also.Also {
+		if r.Also != nil {
+			text += also.Limit.WithName("").String() + ": "
+		}
+		text += regions.SizesOf(also.Limit, settingsOf(also.Global), count, roundTrip).String() + held(also.Limit)
+		if also.Also != nil {
+			text += "; "
+		}
+	}
+	return text
 }
 
 // describeRegions is [DescribeRegions] by the settings of the daemon, with what its region holds of a key.
 func (s *Server) describeRegions(ctx context.Context, r *rules.Rule, key string) string {
-	text := DescribeRegions(r, s.config.Regions, s.config.RoundTrip)
-	if text == "" || s.regions == nil {
-		return text
-	}
-	switch units, age, err := s.regions.Held(ctx, key, r.Limit); {
-	case err != nil:
-		text += "; what this one holds is unknown: " + err.Error()
-	case units > 0:
-		text += fmt.Sprintf("; this one holds %d, its last lot came %v ago", units, age.Round(100*time.Millisecond))
-	}
-	return text
+	return describeRegions(r, s.config.Regions, s.config.RoundTrip, func(l penstock.Limit) string {
+		switch units, age, err := s.regions.Held(ctx, key, l); {
+		case err != nil:
+			return ", what this one holds is unknown: " + err.Error()
+		case units > 0:
+			return fmt.Sprintf(", this one holds %d, its last lot came %v ago", units, age.Round(100*time.Millisecond))
+		}
+		return ""
+	})
 }
 
 // checkGlobal returns an error if a rule is global and there is no home, which would multiply its limit by the number of

@@ -87,7 +87,7 @@ func TestRegionsShareALimit(t *testing.T) {
 			}
 			first.takes(1, "tenant", "b")
 			const sizes = "regions  2: each holds up to 60 units in advance, home keeps 120 free"
-			for tenant, held := range map[string]string{"a": "", "b": "; this one holds 7, its last lot came "} {
+			for tenant, held := range map[string]string{"a": "", "b": ", this one holds 7, its last lot came "} {
 				if x := observed[adminapi.Explanation](t, first, "/v1/explain?domain=api&tenant="+tenant); !strings.Contains(x.Text, sizes+held) {
 					t.Errorf("/v1/explain shows of tenant %s\n%s", tenant, x.Text)
 				}

@@ -130,12 +130,31 @@ func (ev *evaluation) callBeside(ctx context.Context) error {
 	return err
 }
 
+// putCandidatesLast moves them behind the limits in force, which a store decides then whatever fails about candidates.
+func (ev *evaluation) putCandidatesLast() {
+	n := 0
+	for i, d := range ev.queued {
+		if d.trial != nil {
+			continue
+		}
+		for j := i; j > n; j-- {
+			ev.queued[j], ev.queued[j-1] = ev.queued[j-1], ev.queued[j]
+			ev.requests[j], ev.requests[j-1] = ev.requests[j-1], ev.requests[j]
+		}
+		n++
+	}
+}
+
 // isAboutCandidate reports whether an error is about candidates alone: the limits in force, which come before them, are
 // decided.
 func (ev *evaluation) isAboutCandidate(err error) bool {
+	for n, d := range ev.queued {
+		if d.trial == nil && ev.decisions[n] == (penstock.Decision{}) {
+			return false
+		}
+	}
 	var about *penstock.RequestError
-	var key *penstock.KeyError
-	return ev.queued[0].trial != nil || errors.As(err, &about) && errors.As(err, &key) && about.Index < len(ev.queued) && ev.queued[about.Index].trial != nil
+	return ev.queued[0].trial != nil || errors.As(err, &about) && about.Index < len(ev.queued) && ev.queued[about.Index].trial != nil
 }
 
 // outcomes returns what both worlds say of a candidate's descriptor, and whether another limit of the candidate's

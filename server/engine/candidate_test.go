@@ -1,10 +1,12 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -355,4 +357,113 @@ func TestTriedRulesRefuseNoID(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Whatever is asked, and whichever calls for candidates fail, callers are answered as without candidates, and the limits in
+// force are charged the same.
+func TestCandidatesChangeNoAnswer(t *testing.T) {
+	for seed := range uint64(60) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		o := engine.Options{CompatEnvoy: seed%3 == 1, StopIncrement: seed%6 == 1}
+		plain := newEngine(t, newMemory(), withoutCandidates.ReplaceAllString(candidateRules, ""), &o)
+		memory, chance := newMemory(), rand.New(rand.NewPCG(seed, 4))
+		e := newEngine(t, failingForCandidates(memory, func() bool { return chance.IntN(3) == 0 }), candidateRules, &o)
+		tried := parse(t, "domain: shop\ndescriptors: [{key: other, limit: 1/1h fixed-window}, {key: tight, limit: 1/1h burst=1}, {key: new, limit: 1/1h}]")
+		_ = tried.AsCandidates()
+		e.TryRules(tried)
+		for i := range 150 {
+			terms, ds := randomRequest(random)
+			var got, want engine.Result
+			gotErr, wantErr := e.DecideOn(t.Context(), "shop", terms, ds, &got), plain.DecideOn(t.Context(), "shop", terms, ds, &want)
+			if a, b := answer(&got, gotErr), answer(&want, wantErr); a != b {
+				t.Fatalf("seed %d, request %d, %+v %+v:\nwith candidates %s\nwithout         %s", seed, i, terms, ds, a, b)
+			}
+		}
+	}
+}
+
+var withoutCandidates = regexp.MustCompile(`(?m), candidate: [^}\n]*|^ *candidate: .*$`)
+
+// failingForCandidates returns a store that fails calls which are about candidates alone: before they are decided, or after.
+func failingForCandidates(next penstock.Store, fails func() bool) penstock.Store {
+	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		if slices.ContainsFunc(rs, func(r penstock.Request) bool { return !strings.Contains(r.Limit.Name, "candidate") }) || !fails() {
+			return penstock.TakeBatch(ctx, next, rs, ds, all)
+		}
+		if fails() {
+			_ = penstock.TakeBatch(ctx, next, rs, ds, all)
+			clear(ds)
+		}
+		return penstock.ErrUnavailable
+	})
+}
+
+// A shard on which only candidates are is down: the limits in force are decided, and charged once.
+func TestCandidateOnAShardThatIsDown(t *testing.T) {
+	memory := newMemory()
+	store := penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		n := slices.IndexFunc(rs, func(r penstock.Request) bool { return strings.Contains(r.Limit.Name, "candidate") })
+		if n < 0 {
+			return penstock.TakeBatch(ctx, memory, rs, ds, all)
+		}
+		err := penstock.TakeBatch(ctx, memory, rs[:n], ds[:n], all)
+		return cmp.Or(err, error(&penstock.RequestError{Index: n, Err: penstock.ErrUnavailable}))
+	})
+	e := newEngine(t, store, candidateRules, nil)
+	want(t, decide(t, e, "shop", descriptor(1, "loose=a")), "allowed: granted=1 remaining=3")
+	want(t, decide(t, e, "shop", descriptor(1, "loose=a"), descriptor(1, "other=a")), "allowed: granted=1 remaining=2 | granted=1 remaining=2")
+	want(t, decide(t, e, "shop", descriptor(9, "loose=a")), "denied: granted=0 remaining=2 over denied")
+	want(t, compared(t, e, "shop/loose"), "0 0 0 0")
+}
+
+// A call that refunds a candidate also peeks at a limit in force. If all of it fails, the peek is no denial, and if only the
+// refund does, that fails no request.
+func TestCandidateRefundFailsBesideAPeek(t *testing.T) {
+	for _, all := range []bool{true, false} {
+		memory, down := newMemory(), false
+		e := newEngine(t, penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, together bool) error {
+			refund := slices.IndexFunc(rs, func(r penstock.Request) bool { return r.Cost < 0 })
+			switch {
+			case !down || refund < 0:
+				return penstock.TakeBatch(ctx, memory, rs, ds, together)
+			case all:
+				return penstock.ErrUnavailable
+			}
+			err := penstock.TakeBatch(ctx, memory, rs[:refund], ds[:refund], together)
+			return cmp.Or(err, error(&penstock.RequestError{Index: refund, Err: penstock.ErrUnavailable}))
+		}), candidateRules, nil)
+		decide(t, e, "shop", descriptor(2, "loose=a")) // all that its candidate has
+		down = true
+		var r engine.Result
+		err := e.Decide(t.Context(), "shop", []engine.Descriptor{descriptor(1, "loose=a"), descriptor(1, "tight=a"), descriptor(0, "other=a")}, &r)
+		if all && !errors.Is(err, penstock.ErrUnavailable) || !all && (err != nil || r.OverLimit || r.Statuses[2].Decision.Remaining != 3) {
+			t.Errorf("all fails: %v; got %+v, %v", all, r, err)
+		}
+	}
+}
+
+// randomRequest returns a request of up to three descriptors, some of them peeks and refunds, or under an ID.
+func randomRequest(random *rand.Rand) (terms engine.Terms, ds []engine.Descriptor) {
+	names := []string{"tight", "loose", "other", "bucket", "shadow", "quota", "always", "tokens", "both", "new"}
+	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names[:1+random.IntN(3)] {
+		cost := []int64{1, 1, 1, 1, 2, 3, 0, -1}[random.IntN(8)]
+		ds = append(ds, descriptor(cost, name+"="+string(rune('a'+random.IntN(2)))))
+	}
+	if random.IntN(5) == 0 {
+		terms.ID, terms.Settle = fmt.Sprint(random.IntN(20)), random.IntN(3) == 0
+	}
+	return terms, ds
+}
+
+func answer(r *engine.Result, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprint(r.OverLimit)
+	for i := range r.Statuses {
+		s := &r.Statuses[i]
+		text += fmt.Sprintf(" | %v %v", s.OverLimit, s.Decision)
+	}
+	return text
 }

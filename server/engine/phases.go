@@ -348,6 +348,9 @@ func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
 	if len(ev.requests) == 0 {
 		return nil
 	}
+	if len(ev.tried) > 0 {
+		ev.putCandidatesLast()
+	}
 	ev.makeRoom()
 	switch store := ev.engine.calls; {
 	case len(ev.requests) == 1:

@@ -181,8 +181,13 @@ func (ev *evaluation) outcomes(d *limitedDescriptor) (inForce, candidate, others
 // the store says nothing about either.
 func (ev *evaluation) compare() {
 	for i := range ev.limited {
+		if ev.limited[i].status.Decision.Source == penstock.SourceFallback {
+			return
+		}
+	}
+	for i := range ev.limited {
 		d := &ev.limited[i]
-		if d.trial == nil || d.trial.compared == nil || d.cost <= 0 || !d.decided || d.status.Decision.Source == penstock.SourceFallback {
+		if d.trial == nil || d.trial.compared == nil || d.cost <= 0 || !d.decided {
 			continue
 		}
 		if inForce, candidate, others := ev.outcomes(d); !others {

@@ -23,7 +23,7 @@ type poolTest struct {
 func newPoolTest(t *testing.T) *poolTest {
 	p := &poolTest{T: t, now: time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)}
 	server.Clock.Set(p.now)
-	store, err := redisstore.Open(ctx, "redis://"+server.Addr, &redisstore.Options{Prefix: newPrefix()})
+	store, err := redisstore.Open(ctx, "redis://"+server.Addr, &redisstore.Options{Prefix: newPrefix(), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -196,7 +196,7 @@ func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		store, err := redisstore.Open(t.Context(), "unix://"+redis.Socket, &redisstore.Options{
-			Prefix: fmt.Sprintf("t%d-", prefixes.Add(1)), Timeout: 10 * time.Second,
+			Prefix: fmt.Sprintf("t%d-", prefixes.Add(1)), Timeout: time.Minute,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 // Whatever cold and warm processes take and refund, what is in use has been paid for.
 func TestWarmUpNeverUsesMoreThanWasPaid(t *testing.T) {
 	rng := rand.New(rand.NewPCG(fixedseed.Seed(), 1))
-	for range 3000 {
+	for range fixedseed.FewerUnderRace(3000) {
 		count, ops := 1+rng.Int64N(12), make([]warmUpOp, 1+rng.IntN(12))
 		for i := range ops {
 			ops[i] = newWarmUpOp(rng)

@@ -44,7 +44,7 @@ func TestAPIMatchesModel(t *testing.T) {
 	}
 }
 
-const modelCases = 200
+var modelCases = fixedseed.FewerUnderRace(200)
 
 // modelLimits are the limits of keys whose requests carry their limit.
 var modelLimits = map[string]string{

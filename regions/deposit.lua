@@ -16,5 +16,4 @@ if units > 0 then
   redis.call('HSET', KEYS[1], 'left', left + units, 'end', ARGV[3], 'fill', left + units, 'filled', now)
 end
 redis.call('HSET', KEYS[1], 'claim', '', 'want', 0, 'next', now + ARGV[5], 'scarce', ARGV[4], 'homeLeft', ARGV[6], 'homeReset', now + ARGV[7])
-redis.call('PEXPIRE', KEYS[1], 600000)
 return {1}

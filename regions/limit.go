@@ -19,6 +19,7 @@ type globalLimit struct {
 	limit    penstock.Limit
 	settings Settings
 	capacity int64
+	keep     time.Duration
 	name     string
 }
 
@@ -74,6 +75,7 @@ func (c *limitCache) of(l penstock.Limit, s Settings, regions int, roundTrip tim
 		return nil, err
 	}
 	g := &globalLimit{Sizes: SizesOf(l, s, regions, roundTrip), limit: l, settings: s, capacity: l.Capacity()}
+	g.keep = max(poolIdle, l.Normal().Period) // what is forgotten stays charged: no more of it in a period than a pool holds
 	// A limit that was lowered keeps its state at home, and must not spend what pools held before.
 	g.name = hash(fmt.Sprintf("%+v %d", l.Normal(), g.Hold))[:12]
 	if c.size.Add(1) > maxLimits {

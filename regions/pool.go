@@ -39,6 +39,7 @@ type Ask struct {
 
 	Claim    string        // the name of the claim, if one is due: never used before
 	ClaimFor time.Duration // after this time another claim may replace it
+	Keep     time.Duration // so long after its last claim the pool is forgotten
 }
 
 // A Spent is the answer to an Ask.
@@ -68,7 +69,7 @@ type Lot struct {
 	HomeReset time.Duration
 }
 
-// poolIdle is how long an unused pool is kept.
+// poolIdle is how long a pool is kept without a claim, at least.
 const poolIdle = 10 * time.Minute
 
 // A pool is the state of one key, with times in milliseconds.
@@ -196,7 +197,7 @@ func (m *MemoryPools) Spend(_ context.Context, key string, a Ask) (Spent, error)
 	}
 	s := p.spend(now.UnixMilli(), a)
 	if s.Want > 0 {
-		p.idle, m.pools[key] = now.Add(poolIdle), p
+		p.idle, m.pools[key] = now.Add(a.Keep), p
 	}
 	return s, nil
 }
@@ -205,15 +206,11 @@ func (m *MemoryPools) Spend(_ context.Context, key string, a Ask) (Spent, error)
 func (m *MemoryPools) Deposit(_ context.Context, key string, l Lot) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p, now := m.pools[key], m.now()
-	if p == nil || !p.deposit(now.UnixMilli(), l) {
-		return false, nil
-	}
-	p.idle = now.Add(poolIdle)
-	return true, nil
+	p := m.pools[key]
+	return p != nil && p.deposit(m.now().UnixMilli(), l), nil
 }
 
-// forget removes idle pools, once in the time after which they are idle.
+// forget removes idle pools, once in a while.
 func (m *MemoryPools) forget(now time.Time) {
 	if now.Before(m.sweep) {
 		return

@@ -40,7 +40,7 @@ func (p *poolTest) wait(d time.Duration) {
 // spend spends from both pools, which must agree.
 func (p *poolTest) spend(a regions.Ask) regions.Spent {
 	p.Helper()
-	a.ClaimFor = 2 * time.Second
+	a.ClaimFor, a.Keep = 2*time.Second, time.Hour
 	got, err := p.redis.Spend(ctx, "key", a)
 	want, _ := p.memory.Spend(ctx, "key", a)
 	if err != nil || got != want {
@@ -166,6 +166,17 @@ func TestPoolDryRun(t *testing.T) {
 	}
 }
 
+// A pool is kept for a time after its last claim, whether it is used or not.
+func TestPoolIsKept(t *testing.T) {
+	p := newPoolTest(t)
+	p.expectGrant(1, 0, 0)
+	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Units: 10})
+	p.wait(59 * time.Minute)
+	p.expectGrant(1, 1, 9)
+	p.wait(10 * time.Minute)
+	p.expectGrant(1, 0, 0)
+}
+
 // Pools in memory and on Redis agree, and never hold more than they may, whatever is asked and
 // deposited in whatever order.
 func TestPoolsAgree(t *testing.T) {
@@ -209,7 +220,7 @@ func TestMemoryPoolsAreBounded(t *testing.T) {
 	pools := regions.NewMemoryPools(func() time.Time { return now })
 	full := false
 	for i := range 300_000 {
-		_, err := pools.Spend(ctx, strconv.Itoa(i), regions.Ask{Cost: 1, Hold: 8, Claim: "c"})
+		_, err := pools.Spend(ctx, strconv.Itoa(i), regions.Ask{Cost: 1, Hold: 8, Claim: "c", Keep: 10 * time.Minute})
 		if full = full || err != nil; full && !errors.Is(err, penstock.ErrUnavailable) {
 			t.Fatalf("key %d: %v", i, err)
 		}

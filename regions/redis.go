@@ -40,7 +40,7 @@ var (
 
 func (p redisPools) Spend(ctx context.Context, key string, a Ask) (s Spent, err error) {
 	reply, err := p.eval(ctx, spendScript, 10, key,
-		decimal(a.Cost), bit(a.AtMost), decimal(a.Hold), millis(a.Age), a.Claim, millis(a.ClaimFor), bit(a.Dry), millis(a.Trip))
+		decimal(a.Cost), bit(a.AtMost), decimal(a.Hold), millis(a.Age), a.Claim, millis(a.ClaimFor), bit(a.Dry), millis(a.Trip), millis(a.Keep))
 	if err != nil {
 		return s, err
 	}

@@ -89,7 +89,7 @@ func (s *Store) trySpend(ctx context.Context, p *spending) {
 	}
 	p.spent, p.err = s.pools.Spend(ctx, p.pool, Ask{
 		Cost: p.request.Cost, AtMost: p.request.AtMost, Dry: p.dry, Hold: p.Hold, Age: p.settings.Age, Trip: trip,
-		Claim: p.claim, ClaimFor: 2 * s.timeout,
+		Claim: p.claim, ClaimFor: 2 * s.timeout, Keep: p.keep,
 	})
 	s.stats.spent.Add(p.spent.Granted)
 }
@@ -221,7 +221,7 @@ func (s *Store) deposit(p *spending, d penstock.Decision) {
 // lotOf returns the lot that home granted.
 func (p *spending) lotOf(d penstock.Decision) Lot {
 	lot := Lot{
-		Claim: p.claim, Units: d.Granted, HomeLeft: d.Remaining, HomeReset: min(d.ResetAfter, poolIdle),
+		Claim: p.claim, Units: d.Granted, HomeLeft: d.Remaining, HomeReset: min(d.ResetAfter, p.keep),
 		Scarce: d.Granted < p.spent.Want,
 	}
 	if lot.Scarce {

@@ -1,6 +1,6 @@
 -- Takes units from a pool and claims more if few are left; see pool.spend.
 --
--- ARGV: cost, 1 for AtMost, hold, age, claim, how long the claim is valid, 1 for Dry, trip; times in milliseconds
+-- ARGV: cost, 1 for AtMost, hold, age, claim, how long the claim is valid, 1 for Dry, trip, keep; times in milliseconds
 -- Returns granted, left, want, now, scarce, asked, wait, homeLeft, homeReset, age
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -23,7 +23,7 @@ end
 if want > 0 then
   next, claim = now + ARGV[6], ARGV[5]
   redis.call('HSET', KEYS[1], 'left', left, 'end', ends, 'fill', fill, 'claim', claim, 'want', want, 'next', next)
-  redis.call('PEXPIRE', KEYS[1], 600000)
+  redis.call('PEXPIRE', KEYS[1], ARGV[9])
 elseif granted > 0 then
   redis.call('HINCRBY', KEYS[1], 'left', -granted)
 end

@@ -332,3 +332,20 @@ func TestStoreWithALoweredLimit(t *testing.T) {
 		})
 	}
 }
+
+// A region that rarely uses a long limit does not use it up by what it holds and forgets.
+func TestStoreKeepsPoolsOfLongLimits(t *testing.T) {
+	for _, text := range []string{"900000/720h fixed-window", "900000/720h", "900000/720h sliding-window"} {
+		inBubble(t, regions.Settings{}, func(tr *regionTest) {
+			l := parse(t, text).WithName("long")
+			for range 200 {
+				tr.take(penstock.Request{Limit: l, Cost: 1})
+				time.Sleep(11 * time.Minute)
+			}
+			d, err := tr.home.Take(ctx, penstock.Request{Key: "key", Limit: l})
+			if used := l.Capacity() - d.Remaining; err != nil || used > l.Capacity()/20 {
+				t.Errorf("%s: 200 requests used %d, %v", text, used, err)
+			}
+		})
+	}
+}

@@ -124,6 +124,9 @@ func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrid
 	default:
 		response.Note = "in force on this daemon alone, and lost when it ends: only Redis shares overrides, and --data keeps them"
 	}
+	if rule := s.engine.Rules().Rule(all[0].Rule); rule != nil && len(all) == 1 {
+		response.Note = strings.Trim(all[0].Note(rule)+"; "+response.Note, "; ")
+	}
 	writeJSON(w, http.StatusOK, response)
 	return nil
 }

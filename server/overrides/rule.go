@@ -37,6 +37,22 @@ func (o *Override) CheckRule(rule *rules.Rule, claim func(...penstock.Limit) err
 	return nil
 }
 
+// Note returns what an operator may not expect of a limit for a key of a rule, or "": it has nothing of the rule's limit
+// but what its text says.
+func (o *Override) Note(rule *rules.Rule) string {
+	action, err := ParseAction(o.Limit)
+	if err != nil || action.Kind != Limited {
+		return ""
+	}
+	switch own, others := action.Limit.Normal(), rule.Limit.Normal(); {
+	case own.Algorithm != others.Algorithm:
+		return fmt.Sprintf("this key has a %s, other keys of the rule a %s", own.Algorithm, others.Algorithm)
+	case own.IsBucket() && own.Burst == own.Count && others.Burst != others.Count:
+		return fmt.Sprintf("this key has a burst of %d, other keys of the rule one of %d; burst= sets it", own.Burst, others.Burst)
+	}
+	return ""
+}
+
 // LimitOfKey returns the limit that applies to a key of a rule, with the override that
 // causes it, or nil. A ban leaves the rule's limit.
 func (s *Set) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *Entry) {

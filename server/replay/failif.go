@@ -176,7 +176,7 @@ func (c *Condition) checkSpared(s *statistics, o *Options, bounds bool) string {
 	case seen == 0:
 		return c.text + ": the logs have no such key"
 	}
-	return fmt.Sprintf("%s: of %s such keys", c.text, thousands(seen))
+	return fmt.Sprintf("%s: there are %s such keys, and none is denied for certain", c.text, thousands(seen))
 }
 
 // matches compares a key, or the value of its last entry, with the pattern. A star matches any text.

@@ -66,6 +66,7 @@ type Gate struct {
 	meter   meter
 	queue   waitQueue
 	control limitControl
+	curve   departureCurve
 	delay   *delayMeter // nil if it is not known, or the limit is fixed
 }
 
@@ -106,6 +107,7 @@ func NewGate(o *GateOptions) *Gate {
 	if !g.fixed && o.Now == nil {
 		g.delay = newDelayMeter()
 	}
+	g.curve.init(g.clock.Now(), g.fixed)
 	g.control.init(min(limit, countMask), min(most, countMask))
 	g.word.Store(uint64(min(limit, countMask)) << countBits)
 	g.beginCohort(g.clock.Now())
@@ -161,23 +163,32 @@ func (g *Gate) Enter(ctx context.Context, p Priority) (Pass, error) {
 	if g.delay != nil && now >= g.delay.dueAt.Load() {
 		g.checkDelay(now)
 	}
-	if g.tryEnter() {
+	if g.tryEnter(now) {
 		return Pass{g, now}, nil
 	}
 	return g.enterFull(ctx, p, now)
 }
 
 // tryEnter admits a call if there is room, and no call is waiting.
-func (g *Gate) tryEnter() bool {
+func (g *Gate) tryEnter(now int64) bool {
 	for {
 		word := g.word.Load()
 		if word&waitingFlag != 0 || isFull(word) {
 			return false
 		}
-		if g.word.CompareAndSwap(word, word+oneCall) {
+		if g.admit(word, now) {
 			return true
 		}
 	}
+}
+
+// admit counts a call as in flight, unless the word has changed.
+func (g *Gate) admit(word uint64, now int64) bool {
+	if !g.word.CompareAndSwap(word, word+oneCall) {
+		return false
+	}
+	g.curve.changed(now, inFlight(word), 0)
+	return true
 }
 
 // Leave ends the call. The latency of a call that succeeded tells the gate about
@@ -199,6 +210,10 @@ func (g *Gate) leave(start int64, o Outcome, now int64) {
 	}
 	if now >= g.meter.checkAt.Load() {
 		g.check(now)
+	}
+	g.curve.changed(now, inFlight(word)+1, 1)
+	if now >= g.curve.dueAt.Load() {
+		g.checkCurve(now)
 	}
 	if word&waitingFlag != 0 {
 		g.admitWaiting(now)

@@ -234,6 +234,16 @@ func (f *limitFinder) halve(least float64) {
 	f.growth, f.probing = 0, false
 }
 
+// jump lowers the limit to what a number of workers needs, and reports whether it was far beyond.
+func (f *limitFinder) jump(workers float64) bool {
+	limit := workers + f.surplus(workers)
+	if f.limit < 1.5*limit {
+		return false
+	}
+	f.limit, f.growth, f.probing = limit, 0, false
+	return true
+}
+
 // elasticity is by how much the throughput fell with the calls in flight: 1 if
 // latency stayed the same, and 0 if the calls in flight had queued. It has a standard
 // deviation.

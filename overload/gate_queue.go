@@ -72,6 +72,7 @@ func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, erro
 func (g *Gate) giveUp(w *waiter, p Priority) (Pass, error) {
 	if g.queue.remove(w, &g.word) {
 		g.meter.refused.Add(1)
+		g.curve.refused.Add(1)
 		return Pass{}, g.full(p)
 	}
 	return Pass{g, w.granted}, nil
@@ -94,6 +95,9 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 	if now >= g.meter.checkAt.Load() {
 		g.check(now)
 	}
+	if now >= g.curve.dueAt.Load() {
+		g.checkCurve(now)
+	}
 	q, rank := &g.queue, p.rank()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -106,11 +110,12 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 		word := g.word.Load()
 		switch ahead := q.ahead(rank); {
 		case ahead == 0 && !isFull(word):
-			if g.word.CompareAndSwap(word, word+oneCall) {
+			if g.admit(word, now) {
 				return nil, max(wait, 1)
 			}
 		case wait == 0 || ahead > 0 && ahead+1 > room || ahead >= maxWaiting:
 			g.meter.refused.Add(1)
+			g.curve.refused.Add(1)
 			return nil, 0
 		case g.word.CompareAndSwap(word, word|waitingFlag):
 			g.meter.waited.Add(1)
@@ -212,7 +217,7 @@ func (g *Gate) admitWaiting(now int64) {
 		if isFull(word) {
 			return
 		}
-		if g.word.CompareAndSwap(word, word+oneCall) {
+		if g.admit(word, now) {
 			g.grant(w, now)
 		}
 	}
@@ -229,6 +234,13 @@ func (g *Gate) grant(w *waiter, now int64) {
 	}
 	w.granted = now
 	w.ready <- struct{}{}
+}
+
+// stand is for an overload that has just begun: waiting would admit no more calls, unless they are critical.
+func (q *waitQueue) stand() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ranks[1].standing, q.ranks[2].standing = true, true
 }
 
 // settle ends the standing of queues when few calls are refused.

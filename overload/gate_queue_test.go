@@ -37,7 +37,7 @@ func waitingAt(t *testing.T, limit int, spread float64, standing bool) int {
 	}
 	g := NewGate(&GateOptions{Limit: limit, MaxWait: wait})
 	for range limit {
-		if !g.tryEnter() {
+		if !g.tryEnter(g.clock.Now()) {
 			t.Fatal("the gate is full too early")
 		}
 	}

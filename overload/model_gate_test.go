@@ -182,7 +182,7 @@ func (r *simRun) enter(c *simCall, retries int) {
 	if d := c.gate.delay; d != nil && r.now >= d.dueAt.Load() {
 		c.gate.checkDelay(r.now)
 	}
-	if c.gate.tryEnter() {
+	if c.gate.tryEnter(r.now) {
 		r.serve(c, r.now)
 		return
 	}
@@ -208,6 +208,7 @@ func (r *simRun) giveUp(c *simCall, retries int) {
 		return
 	}
 	c.gate.meter.refused.Add(1)
+	c.gate.curve.refused.Add(1)
 	queue := &c.gate.waiting[c.p.rank()]
 	*queue = slices.DeleteFunc(*queue, func(other *simCall) bool { return other == c })
 	if retries > 0 {

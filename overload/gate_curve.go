@@ -1,0 +1,150 @@
+package overload
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// A departureCurve measures how fast calls end by how many are in flight. While n of them are, a server of c workers
+// ends min(n, c) in the time that one call takes, so bursts show how many workers there are before the gate is ever
+// full. If many more calls arrive all at once, that need not be found out in the overload.
+type departureCurve struct {
+	at             atomic.Int64                  // when the number of calls in flight last changed
+	states         [curveStates + 1]atomic.Int64 // for how long so many were in flight, and how many ended then: see oneSample
+	from           atomic.Int64                  // a pause before it: of many calls a second, a part says enough
+	dueAt, refused atomic.Int64
+
+	// The mutex of the limitControl guards the rest.
+	nanos, ended      [curveStates + 1]float64 // what states had before
+	usual, recent     arrivals
+	admittedAt        int
+	refusedAt, seenAt int64
+	jumpedAt          int64 // when more calls began to arrive than did, or any
+}
+
+// arrivals are how many calls arrived in a time.
+type arrivals struct{ calls, nanos float64 }
+
+const (
+	curveStates    = 32
+	curveEvery     = int64(20 * time.Millisecond)
+	curveCalls     = 64 // that count, of each state
+	curvePause     = 20 * curveEvery
+	fewWorkers     = 8
+	clearOverload  = 1.3
+	clearEvidence  = 5  // of few workers: logarithm of a likelihood ratio, and more if calls vary much
+	clearJump      = 10 // of the calls that arrive
+	recentArrivals = 30
+	usualArrivals  = 200
+	jumpTime       = int64(2 * time.Second) // later, calls may end slowly for another reason
+)
+
+// init begins to measure, or never does.
+func (c *departureCurve) init(now int64, never bool) {
+	c.seenAt, c.jumpedAt = now, now
+	if never {
+		c.from.Store(math.MaxInt64)
+		c.dueAt.Store(math.MaxInt64)
+	}
+}
+
+// changed notes that the number of calls in flight changes.
+func (c *departureCurve) changed(now int64, inFlight int, ended int64) {
+	from := c.from.Load()
+	if now < from {
+		return
+	}
+	since := now - max(c.at.Swap(now), from)
+	if inFlight > 0 && inFlight <= curveStates {
+		c.states[inFlight].Add(min(max(since, 0), int64(time.Minute)) + ended*oneSample)
+	}
+}
+
+// checkCurve lowers the limit to what few workers need if many more calls arrive than did.
+func (g *Gate) checkCurve(now int64) {
+	control, c := &g.control, &g.curve
+	if !control.mu.TryLock() {
+		return
+	}
+	defer control.mu.Unlock()
+	c.dueAt.Store(now + curveEvery)
+	c.collectStates(now)
+	c.collectArrivals(now, g.word.Load())
+	if now-c.jumpedAt > jumpTime {
+		return
+	}
+	workers, took, evidence := c.workers()
+	calls, nanos := c.usual.calls+c.recent.calls, c.usual.nanos+c.recent.nanos
+	if calls < recentArrivals || workers > fewWorkers || evidence < clearEvidence*max(control.spread, 1) {
+		return
+	}
+	c.jumpedAt = now - 2*jumpTime
+	if calls*took > clearOverload*workers*nanos && control.finder.jump(workers) {
+		g.publish()
+		g.beginCohort(now)
+		g.queue.stand()
+	}
+}
+
+func (c *departureCurve) collectStates(now int64) {
+	ended := int64(0)
+	for n := range c.states {
+		state := c.states[n].Swap(0)
+		ended += state / oneSample
+		c.nanos[n] += float64(state % oneSample)
+		c.ended[n] += float64(state / oneSample)
+		old := curveCalls / max(c.ended[n], curveCalls)
+		c.nanos[n] *= old
+		c.ended[n] *= old
+	}
+	if ended > curveCalls {
+		c.from.Store(now + curvePause)
+	}
+}
+
+// collectArrivals compares recent arrivals with the usual ones.
+func (c *departureCurve) collectArrivals(now int64, word uint64) {
+	refused := c.refused.Load()
+	c.recent.calls += float64(admittedSince(admitted(word), c.admittedAt)) + float64(refused-c.refusedAt)
+	c.recent.nanos += float64(now - c.seenAt)
+	c.seenAt, c.admittedAt, c.refusedAt = now, admitted(word), refused
+	calls, expected := c.recent.calls, max(c.usual.calls/max(c.usual.nanos, 1)*c.recent.nanos, 0.1)
+	if c.usual.calls > 0 && expected-calls+calls*math.Log(max(calls, 1)/expected) > clearJump {
+		if calls > expected {
+			c.jumpedAt = now
+		}
+		c.usual = arrivals{}
+	}
+	if calls >= recentArrivals {
+		old := usualArrivals / max(c.usual.calls+calls, usualArrivals)
+		c.usual = arrivals{old * (c.usual.calls + calls), old * (c.usual.nanos + c.recent.nanos)}
+		c.recent = arrivals{}
+	}
+}
+
+// workers returns the likeliest number of workers, what a call takes, and by how much they are likelier than more
+// workers than there ever were calls.
+func (c *departureCurve) workers() (workers, took, evidence float64) {
+	best := math.Inf(-1)
+	for w := 1.0; w <= fewWorkers+1; w++ {
+		if l, t := c.likelihood(w); l > best {
+			best, workers, took = l, w, t
+		}
+	}
+	unlimited, _ := c.likelihood(curveStates)
+	return workers, took, best - unlimited
+}
+
+// likelihood is that of a number of workers, but for a constant, with what a call takes then. It is a logarithm.
+func (c *departureCurve) likelihood(workers float64) (l, took float64) {
+	busy, ended := 1.0, 0.0
+	for n := 1; n <= curveStates; n++ {
+		working := min(float64(n), workers)
+		busy += c.nanos[n] * working
+		ended += c.ended[n]
+		l += c.ended[n] * math.Log(working)
+	}
+	took = busy / max(ended, 1)
+	return l - ended*math.Log(took), took
+}

@@ -1,0 +1,93 @@
+package overload
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/penstock-io/penstock/internal/simulation/simserver"
+)
+
+// TestGateServesCrowdAtOnce has loads that rise within a moment, at servers of few workers. Ten times the capacity for
+// five seconds is 500 calls that can be served, of which a limit that falls over seconds loses a third.
+func TestGateServesCrowdAtOnce(t *testing.T) {
+	for _, s := range scenariosOf("flash crowd of 10× for 5 s", "step from 0.5× to 3×", "cold start, 2×") {
+		for _, workers := range []int{1, 2, 4} {
+			mean := 0.0
+			for name, work := range heldOutWork {
+				served := runScenario(s, workers, work, GateOptions{}).good
+				mean += served / float64(len(heldOutWork))
+				check(t, fmt.Sprintf("%d workers, %s, %s: share of the capacity", workers, s.Name, name), served, 0.8, anything)
+			}
+			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, s.Name), mean, 0.88, anything)
+		}
+	}
+}
+
+// curveOf is the curve of a server after so many calls for each number in flight.
+func curveOf(workers, calls, most int) *departureCurve {
+	c := &departureCurve{}
+	now := int64(1)
+	c.at.Store(now)
+	for n := 1; n <= most; n++ {
+		for range calls {
+			now += int64(mean) / int64(min(n, workers))
+			c.changed(now, n, 1)
+		}
+	}
+	c.collectStates(now)
+	return c
+}
+
+func TestDepartureCurveShowsFewWorkers(t *testing.T) {
+	for _, workers := range []int{1, 2, 4, 8} {
+		got, took, evidence := curveOf(workers, 24, 3*workers).workers()
+		if got != float64(workers) || took < 0.99*mean || took > 1.01*mean || evidence < clearEvidence {
+			t.Errorf("%d workers: got %g, %.2g ms a call, evidence %.2g", workers, got, took/1e6, evidence)
+		}
+	}
+	if got, _, evidence := curveOf(32, 24, 8).workers(); evidence >= clearEvidence {
+		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, evidence)
+	}
+}
+
+// At many calls a second only some are measured.
+func TestDepartureCurvePauses(t *testing.T) {
+	c := curveOf(1, curveCalls, 2)
+	resumed := c.from.Load()
+	c.changed(resumed-1, 1, 1)
+	if got := c.states[1].Load(); got != 0 {
+		t.Errorf("a call was measured in the pause: %d", got)
+	}
+	c.changed(resumed+1000, 1, 1)
+	if got := c.states[1].Load(); got != oneSample+1000 {
+		t.Errorf("after the pause: got %d, want one call and 1000 ns", got)
+	}
+}
+
+// A jump lowers a limit that is far too high, and no other.
+func TestLimitFinderJumps(t *testing.T) {
+	f := newLimitFinder(30, 1000)
+	if !f.jump(2) || f.limit >= 4 {
+		t.Errorf("limit %g, want less than 4 for two workers", f.limit)
+	}
+	if before := f.limit; f.jump(2) || f.limit != before {
+		t.Errorf("limit %g, want %g as before", f.limit, before)
+	}
+}
+
+// The load rises while calls are slow for another reason: no limit is lowered by a curve of other times.
+func TestGateIgnoresCurveWithoutJump(t *testing.T) {
+	r := newSimRun(1, GateOptions{}, pool(1), workload{rate: simserver.Steady(50), work: simserver.Exponential(mean)})
+	r.run(20e9)
+	before := limitOf(r.gate.word.Load())
+	r.gate.curve.usual, r.gate.curve.recent, r.gate.curve.seenAt = arrivals{100, 1e8}, arrivals{}, r.now
+	r.gate.checkCurve(r.now)
+	if got := limitOf(r.gate.word.Load()); got != before {
+		t.Errorf("limit %d, want %d as before: no call came more than usual", got, before)
+	}
+	r.gate.curve.jumpedAt = r.now
+	r.gate.checkCurve(r.now)
+	if got := limitOf(r.gate.word.Load()); got > 3 {
+		t.Errorf("limit %d after a jump, want what one worker needs", got)
+	}
+}

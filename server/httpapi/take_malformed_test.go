@@ -128,7 +128,7 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"domain":"edge","descriptors":[{}]}`, malformed, "#/descriptors/0/entries", "want at least one entry"},
 	{`{"domain":"edge","descriptors":[{"entries":[{}]}]}`, malformed, "#/descriptors/0/entries/0/key", "missing or empty"},
 	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","key":"b"}]}]}`, malformed, "#/descriptors/0/entries/0/key", "duplicate field"},
-	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","cost":1}]}]}`, malformed, "#/descriptors/0/entries/0/cost", "unknown field"},
+	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","cost":1}]}]}`, malformed, "#/descriptors/0/entries/0/cost", `unknown field "cost", want key, value`},
 	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `],"cost":"x"}]}`, malformed, "#/descriptors/0/cost", "want a number"},
 	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `],"limit":"1/s"}]}`, malformed, "#/descriptors/0/limit", "unknown field"},
 	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `]},{"entries":[` + repeat(17, entry) + `]}]}`, malformed, "#/descriptors/1/entries/16", "at most 16"},

@@ -99,7 +99,18 @@ func (s *fieldSet) add(name string, known fieldSet) error {
 		*s |= field
 		return nil
 	}
-	return &fieldError{problem: fmt.Sprintf("unknown field %.80q", name)}
+	return &fieldError{problem: fmt.Sprintf("unknown field %.80q, want %s", name, known)}
+}
+
+// String returns the names of the fields.
+func (s fieldSet) String() string {
+	var names []string
+	for i, name := range fieldNames {
+		if s.has(1 << i) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // decodeField reads the value of a field.

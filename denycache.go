@@ -1,10 +1,12 @@
 package penstock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/inflight"
 	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/setassoc"
@@ -82,13 +84,11 @@ const (
 // deny. Use it if next is remote, such as Redis; a [Memory] denies just as fast. Nil
 // options mean all defaults.
 func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
-	if o == nil {
-		o = &DenyCacheOptions{}
-	}
-	keys := orDefault(o.MaxKeys, defaultDenials)
+	o = cmp.Or(o, &DenyCacheOptions{})
+	keys := defaults.Or(o.MaxKeys, defaultDenials)
 	c := &DenyCache{
 		next:   next,
-		maxAge: int64(orDefault(o.MaxAge, defaultDenialAge)),
+		maxAge: int64(defaults.Or(o.MaxAge, defaultDenialAge)),
 		only:   o.Only,
 		clock:  monotime.New(o.Now),
 		hints:  setassoc.New[setHint](keys),

@@ -1,12 +1,14 @@
 package penstock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/breaker"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/monotime"
 )
 
@@ -147,22 +149,20 @@ const (
 //
 // If primary is a [ShardedStore], its shards are down or up independently.
 func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
-	if o == nil {
-		o = &FallbackOptions{}
-	}
+	o = cmp.Or(o, &FallbackOptions{})
 	if secondary == nil {
 		secondary = NewMemory(nil)
 	}
 	f := &Fallback{
 		primary: primary, secondary: secondary,
-		timeout:   orDefault(o.Timeout, defaultFallbackTimeout),
+		timeout:   defaults.Or(o.Timeout, defaultFallbackTimeout),
 		rules:     breakerRules(o),
-		share:     min(orDefault(o.Share, 1), 1),
+		share:     min(defaults.Or(o.Share, 1), 1),
 		onFailure: o.OnFailure,
 		onChange:  o.OnChange,
 		clock:     monotime.New(o.Now),
 	}
-	f.initShards(orDefault(o.MaxKeys, defaultFallbackKeys))
+	f.initShards(defaults.Or(o.MaxKeys, defaultFallbackKeys))
 	bounded, ok := primary.(TimeoutStore)
 	f.setsTimer = !ok || bounded.Timeout() <= 0 || bounded.Timeout() > f.timeout
 	f.batchFunc = f.decide
@@ -180,8 +180,8 @@ const (
 // primary store bears its full load, and the sooner it decides, the fewer units
 // are granted without it.
 func breakerRules(o *FallbackOptions) breaker.Options {
-	failures := orDefault(o.Failures, defaultFallbackFailures)
-	retry := orDefault(o.Retry, defaultFallbackRetry)
+	failures := defaults.Or(o.Failures, defaultFallbackFailures)
+	retry := defaults.Or(o.Retry, defaultFallbackRetry)
 	return breaker.Options{
 		Trip: func(c breaker.Counts) bool {
 			return c.Consecutive >= failures || c.Calls >= minRatioCalls && 2*c.Failed >= c.Calls

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/defaults"
 )
 
 // This file decides requests without the primary store: while that is down, after a call that it
@@ -19,7 +21,7 @@ func (f *Fallback) modeFor(l Limit) (mode FailureMode, local Limit) {
 	if f.onFailure != nil {
 		var own float64
 		mode, own = f.onFailure(l)
-		share = min(orDefault(own, share), 1)
+		share = min(defaults.Or(own, share), 1)
 	}
 	if mode != FailLocal || share == 1 {
 		return mode, l

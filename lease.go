@@ -1,11 +1,13 @@
 package penstock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/inflight"
 	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/setassoc"
@@ -110,15 +112,13 @@ const (
 // only for limits that may be exceeded within the bounds documented at [Lease].
 // Nil options mean all defaults.
 func WithLease(next Store, o *LeaseOptions) *Lease {
-	if o == nil {
-		o = &LeaseOptions{}
-	}
+	o = cmp.Or(o, &LeaseOptions{})
 	l := &Lease{
 		next:   next,
-		maxAge: int64(orDefault(o.MaxAge, defaultLeaseAge)),
+		maxAge: int64(defaults.Or(o.MaxAge, defaultLeaseAge)),
 		only:   o.Only,
 		clock:  monotime.New(o.Now),
-		sets:   setassoc.New[leaseEntrySet](orDefault(o.MaxKeys, defaultLeaseKeys)),
+		sets:   setassoc.New[leaseEntrySet](defaults.Or(o.MaxKeys, defaultLeaseKeys)),
 	}
 	l.SetNodes(o.Nodes)
 	l.batchFunc = l.decide
@@ -127,7 +127,7 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 
 // SetNodes changes [LeaseOptions.Nodes], for processes that become more or fewer. Units that are held already are
 // spent or refunded within MaxAge.
-func (l *Lease) SetNodes(n int) { l.nodes.Store(int64(orDefault(n, 1))) }
+func (l *Lease) SetNodes(n int) { l.nodes.Store(int64(defaults.Or(n, 1))) }
 
 // A leaseRequest is the state of one request in a [Lease].
 type leaseRequest struct {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
@@ -201,7 +202,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	if err != nil || d.Delay == 0 {
 		return err
 	}
-	if err = sleep(ctx, d.Delay); err != nil {
+	if err = monotime.Sleep(ctx, d.Delay); err != nil {
 		l.refund(ctx, key, d.Granted)
 	}
 	return err
@@ -229,7 +230,7 @@ func (l *Limiter) takeWithin(ctx context.Context, key string, n int64) (Decision
 		if err = l.checkWait(d, n, left); err != nil {
 			return d, err
 		}
-		if err = sleep(ctx, max(d.RetryAfter, minSleep)); err != nil {
+		if err = monotime.Sleep(ctx, max(d.RetryAfter, minSleep)); err != nil {
 			return d, err
 		}
 	}
@@ -272,18 +273,6 @@ func timeLeft(ctx context.Context) (time.Duration, error) {
 		return math.MaxInt64 / 2, nil // no deadline; half, so that sums do not overflow
 	}
 	return max(time.Until(deadline), 1), nil // a MaxDelay of 0 would mean the default
-}
-
-// sleep waits for d. If ctx ends first, it returns the error of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // refund refunds units after ctx has ended. On an error they stay charged, which

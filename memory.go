@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"hash/maphash"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/quota"
 	"github.com/penstock-io/penstock/internal/siphash"
 )
@@ -112,10 +114,8 @@ const (
 
 // NewMemory returns an empty store. Nil options mean all defaults.
 func NewMemory(o *MemoryOptions) *Memory {
-	if o == nil {
-		o = &MemoryOptions{}
-	}
-	maxKeys := int64(orDefault(o.MaxKeys, defaultMaxKeys))
+	o = cmp.Or(o, &MemoryOptions{})
+	maxKeys := int64(defaults.Or(o.MaxKeys, defaultMaxKeys))
 	return newMemory(o, maxKeys, min(bits.Len64(uint64(maxKeys-1)/keysPerShard), maxShardBits))
 }
 
@@ -124,7 +124,7 @@ func newMemory(o *MemoryOptions, maxKeys int64, shardBits int) *Memory {
 	m := &Memory{base: time.Now(), tick: max(int64(o.Tick), 1)}
 	m.setHash(o)
 	m.setClock(o)
-	m.setShards(maxKeys, orDefault(o.MaxBytes, defaultMaxBytes), shardBits, min(orDefault(o.UntrustedShare, defaultUntrustedShare), 1))
+	m.setShards(maxKeys, defaults.Or(o.MaxBytes, defaultMaxBytes), shardBits, min(defaults.Or(o.UntrustedShare, defaultUntrustedShare), 1))
 	return m
 }
 
@@ -306,11 +306,3 @@ func (m *Memory) sum(text string) uint64 {
 }
 
 func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>m.shift] }
-
-// orDefault returns setting if it is above zero, or else byDefault.
-func orDefault[T int | int64 | float64 | time.Duration](setting, byDefault T) T {
-	if setting > 0 {
-		return setting
-	}
-	return byDefault
-}

@@ -3,6 +3,7 @@ package penstock
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/hashtable"
 	"github.com/penstock-io/penstock/internal/siphash"
 )
@@ -192,10 +194,8 @@ func restore(from io.Reader, o *MemoryOptions) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o == nil {
-		o = &MemoryOptions{}
-	}
-	m := newMemory(o, int64(orDefault(o.MaxKeys, defaultMaxKeys)), int(h.ShardBits))
+	o = cmp.Or(o, &MemoryOptions{})
+	m := newMemory(o, int64(defaults.Or(o.MaxKeys, defaultMaxKeys)), int(h.ShardBits))
 	if (m.clock != nil) != (h.CustomClock != 0) || m.tick != h.Tick {
 		return nil, fmt.Errorf("snapshot was written on another clock: Now and Tick must be as they were")
 	}

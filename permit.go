@@ -8,6 +8,8 @@ import (
 	mathrand "math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // A Permit is held by one of at most Count callers at once. [Limiter.Acquire] returns
@@ -86,7 +88,7 @@ func (l *Limiter) AcquireWaitN(ctx context.Context, key string, n int64) (*Permi
 			return nil, fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit)
 		}
 		jittered := pause/2 + mathrand.N(pause) //nolint:gosec // only jitter
-		if err := sleep(ctx, max(min(jittered, d.RetryAfter), minSleep)); err != nil {
+		if err := monotime.Sleep(ctx, max(min(jittered, d.RetryAfter), minSleep)); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -149,9 +150,7 @@ type pacer struct {
 }
 
 func newPacer(lim *penstock.Limiter, o *ClientOptions) *pacer {
-	if o == nil {
-		o = &ClientOptions{}
-	}
+	o = cmp.Or(o, &ClientOptions{})
 	return &pacer{ClientOptions: *o, queue: pacing.NewQueue(lim, o.MaxWaiting, o.MaxPause)}
 }
 

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/overload"
 )
 
@@ -51,12 +53,8 @@ func UnaryRetry(b *overload.RetryBudget, o *RetryOptions) grpc.UnaryClientInterc
 	if o != nil {
 		r.RetryOptions = *o
 	}
-	if r.Most <= 0 {
-		r.Most = defaultRetries
-	}
-	if r.MaxWait <= 0 {
-		r.MaxWait = defaultRetryWait
-	}
+	r.Most = defaults.Or(r.Most, defaultRetries)
+	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)
 	if r.IsRetryable == nil {
 		r.IsRetryable = func(_ context.Context, _ Call, err error) bool { return status.Code(err) == codes.Unavailable }
 	}
@@ -89,14 +87,7 @@ func (r *retrying) again(ctx context.Context, wait time.Duration) bool {
 	if wait < 0 || wait > r.MaxWait || ctx.Err() != nil || has && time.Until(deadline) <= wait || !r.budget.Take() {
 		return false
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return monotime.Sleep(ctx, wait) == nil
 }
 
 // retryWait is how long to wait before an attempt; it is negative if the server wants none.

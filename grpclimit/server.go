@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,9 +126,7 @@ var errPermitBesideOthers = &codedError{codes.Internal, fmt.Errorf(
 	"%w: a concurrent limit cannot have Additional, or limit messages: use two interceptors", penstock.ErrBadLimit)}
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	resolver := address.NewResolver(o.Proxies, o.IPv6Prefix)
 	g := &charge.Guard[arrival, struct{}]{
 		Package: "grpclimit", PermitsAlone: errPermitBesideOthers,

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -42,9 +43,7 @@ func Break(g *overload.BreakerGroup, o *BreakOptions) http.RoundTripper {
 	if o != nil {
 		b.BreakOptions = *o
 	}
-	if b.Transport == nil {
-		b.Transport = http.DefaultTransport
-	}
+	b.Transport = cmp.Or(b.Transport, http.DefaultTransport)
 	if b.Key == nil {
 		b.Key = func(r *http.Request) string { return hostOf(r.URL) }
 	}

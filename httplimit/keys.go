@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 	"net/netip"
 
@@ -11,9 +12,7 @@ import (
 // options' Proxies, AddressHeader and IPv6Prefix. It is the default key, and
 // useful as a part of others. It returns "" if the client cannot be identified.
 func ClientIP(o *Options) func(*http.Request) string {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	resolver, header := address.NewResolver(o.Proxies, o.IPv6Prefix), "X-Forwarded-For"
 	if o.AddressHeader != "" {
 		header = http.CanonicalHeaderKey(o.AddressHeader)

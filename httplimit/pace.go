@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"time"
@@ -48,13 +49,9 @@ type PaceOptions struct {
 // request fails at once with [penstock.ErrDeadline] and costs nothing. If the
 // store fails, the request fails.
 func Pace(lim *penstock.Limiter, o *PaceOptions) http.RoundTripper {
-	if o == nil {
-		o = &PaceOptions{}
-	}
+	o = cmp.Or(o, &PaceOptions{})
 	p := &pacer{PaceOptions: *o, queue: pacing.NewQueue(lim, o.MaxWaiting, o.MaxPause)}
-	if p.Transport == nil {
-		p.Transport = http.DefaultTransport
-	}
+	p.Transport = cmp.Or(p.Transport, http.DefaultTransport)
 	if p.Key == nil {
 		p.Key = func(r *http.Request) string { return hostOf(r.URL) }
 	}

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 )
@@ -62,9 +63,7 @@ func WriteProblem(w http.ResponseWriter, p Problem) {
 	if p.Status < 400 || p.Status > 599 {
 		p.Status = http.StatusInternalServerError
 	}
-	if p.Title == "" {
-		p.Title = http.StatusText(p.Status)
-	}
+	p.Title = cmp.Or(p.Title, http.StatusText(p.Status))
 	writeBody(w, p.Status, p.body())
 }
 

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -126,9 +127,7 @@ type Options struct {
 // separately, name their limits. The limiter must not be nil, unless
 // Options.LimiterFor chooses one for each request, or Options.Rules do.
 func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	p := newProtection(lim, o)
 	return func(next http.Handler) http.Handler { return &protected{p, next} }
 }

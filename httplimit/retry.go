@@ -1,12 +1,15 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/overload"
 )
 
@@ -49,15 +52,9 @@ func Retry(b *overload.RetryBudget, o *RetryOptions) http.RoundTripper {
 	if o != nil {
 		r.RetryOptions = *o
 	}
-	if r.Transport == nil {
-		r.Transport = http.DefaultTransport
-	}
-	if r.Most <= 0 {
-		r.Most = defaultRetries
-	}
-	if r.MaxWait <= 0 {
-		r.MaxWait = defaultRetryWait
-	}
+	r.Transport = cmp.Or(r.Transport, http.DefaultTransport)
+	r.Most = defaults.Or(r.Most, defaultRetries)
+	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)
 	if r.IsRetryable == nil {
 		r.IsRetryable = isRetryable
 	}
@@ -88,7 +85,7 @@ func (t *retrying) RoundTrip(r *http.Request) (*http.Response, error) {
 		if resp != nil {
 			discard(resp)
 		}
-		if err := sleep(r, wait); err != nil {
+		if err := monotime.Sleep(r.Context(), wait); err != nil {
 			closeBody(next)
 			return nil, err
 		}
@@ -129,17 +126,6 @@ func retryWait(resp *http.Response, err error, attempt int) time.Duration {
 		}
 	}
 	return rand.N(firstRetryWait << min(attempt, 10)) //nolint:gosec // only jitter
-}
-
-func sleep(r *http.Request, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-r.Context().Done():
-		return r.Context().Err()
-	}
 }
 
 // discard lets the connection of a response be used again, unless its body is long.

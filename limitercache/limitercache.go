@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/lograte"
 )
 
@@ -74,15 +75,9 @@ func New(s penstock.Store, load func(ctx context.Context, key string) (penstock.
 }
 
 func (o *Options) setDefaults() {
-	if o.MaxAge <= 0 {
-		o.MaxAge = 10 * time.Second
-	}
-	if o.MaxKeys <= 0 {
-		o.MaxKeys = 100_000
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = time.Second
-	}
+	o.MaxAge = defaults.Or(o.MaxAge, 10*time.Second)
+	o.MaxKeys = defaults.Or(o.MaxKeys, 100_000)
+	o.Timeout = defaults.Or(o.Timeout, time.Second)
 	if o.OnError == nil {
 		lines := lograte.PerSecond()
 		o.OnError = func(_ string, err error) {

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -143,9 +144,7 @@ func addresses(hosts, port string) ([]string, error) {
 		if name == "" && strings.Contains(hosts, ",") {
 			return nil, errors.New("one of several hosts is empty")
 		}
-		if name == "" {
-			name = "localhost"
-		}
+		name = cmp.Or(name, "localhost")
 		list = append(list, net.JoinHostPort(name, p))
 	}
 	return list, nil

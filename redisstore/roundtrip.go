@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/redisstore/internal/dialer"
 )
 
@@ -137,19 +138,7 @@ func waitToRetry(ctx context.Context, calls []Call, pause time.Duration) bool {
 	if pause == 0 {
 		return ctx.Err() == nil
 	}
-	return wait(ctx, pause)
-}
-
-// wait waits, and reports whether the context has not ended meanwhile.
-func wait(ctx context.Context, pause time.Duration) bool {
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return monotime.Sleep(ctx, pause) == nil
 }
 
 // retry repeats the calls that may be repeated.

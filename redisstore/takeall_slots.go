@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // takeAcrossSlots takes from keys in several slots. It reserves all units in one round trip,
@@ -269,5 +270,5 @@ func pauseAfterLoss(d *deadline, took time.Duration) bool {
 		return false
 	}
 	// The deadline may notice a moment later that the caller has left.
-	return wait(d, pause) && d.Err() == nil && d.callerErr() == nil
+	return monotime.Sleep(d, pause) == nil && d.Err() == nil && d.callerErr() == nil
 }

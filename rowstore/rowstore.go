@@ -17,6 +17,7 @@ package rowstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -94,9 +95,7 @@ type Store struct {
 
 // New returns a store whose states are in the rows of an engine. Nil options mean all defaults.
 func New(e Engine, o *Options) *Store {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	s := &Store{
 		engine: e, tick: positive(o.Tick, time.Microsecond), timeout: positive(o.Timeout, time.Second),
 		lanes: make([]lane, positive(o.Lanes, 1)),

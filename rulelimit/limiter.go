@@ -21,6 +21,7 @@
 package rulelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ type Limiter struct {
 // centre, such as etcd://host:2379/limits/rules.yaml; see [rulesource.Open]. Nil options are all
 // defaults. If the content of a file is wrong, the error is [rules.Errors].
 func Open(ctx context.Context, source string, store penstock.Store, o *Options) (*Limiter, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	from, err := rulesource.Open(source, &o.Source)
 	if err != nil {
 		return nil, fmt.Errorf("rulelimit: source of the rules: %w", err)
@@ -113,9 +112,7 @@ func Open(ctx context.Context, source string, store penstock.Store, o *Options) 
 
 // New is [Open] for rules of any source.
 func New(ctx context.Context, source rules.Provider, store penstock.Store, o *Options) (*Limiter, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	if source == nil || store == nil {
 		return nil, errors.New("rulelimit: want a source and a store")
 	}

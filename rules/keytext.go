@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,9 +30,7 @@ func (r *Rule) KeyForm() string {
 		if i > 0 {
 			form = append(form, '|')
 		}
-		if n.Value == "" {
-			n.Value = "VALUE"
-		}
+		n.Value = cmp.Or(n.Value, "VALUE")
 		form = appendEntry(form, n.Key, n.Value)
 	}
 	return string(form)
@@ -64,9 +63,7 @@ func (s *Set) ParseKey(r *Rule, text string) (string, error) {
 		if rule == r || rule != nil && isAlso(rule, r.Name) {
 			return string(key), nil
 		}
-		if failed.CountedBy == nil {
-			failed.CountedBy = rule
-		}
+		failed.CountedBy = cmp.Or(failed.CountedBy, rule)
 	}
 	return "", failed
 }

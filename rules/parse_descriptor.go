@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -142,9 +143,7 @@ func (d *draft) readPenalty(f field) {
 	inside.readMap(f.value, inPenalty)
 	p := inside.rule.Penalty
 	d.rule.Penalty = p
-	if p.UpTo == 0 {
-		p.UpTo = max(p.For, defaultUpTo)
-	}
+	p.UpTo = cmp.Or(p.UpTo, max(p.For, defaultUpTo))
 	switch {
 	case p.After == 0 || p.For == 0:
 		d.fail(f.line, "penalty: needs after and for, such as {after: 100/1m, for: 10m, up_to: 24h}")

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // Options configure how a [Source] is read and watched.
@@ -52,17 +55,11 @@ func NewSource(path string, o *Options) *Source {
 	if o != nil {
 		s.o = *o
 	}
-	setDefault(&s.o.StableTime, 1250*time.Millisecond)
-	setDefault(&s.o.Look, 200*time.Millisecond)
-	setDefault(&s.o.Poll, 10*time.Second)
+	s.o.StableTime = defaults.Or(s.o.StableTime, 1250*time.Millisecond)
+	s.o.Look = defaults.Or(s.o.Look, 200*time.Millisecond)
+	s.o.Poll = defaults.Or(s.o.Poll, 10*time.Second)
 	s.stability.time = s.o.StableTime
 	return s
-}
-
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d <= 0 {
-		*d = value
-	}
 }
 
 // String returns the path.
@@ -83,10 +80,8 @@ func (s *Source) Load(ctx context.Context) (*Set, error) {
 			s.use(r)
 			return s.parse(r)
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := monotime.Sleep(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -90,9 +91,7 @@ func (s *stability) overdue(path string, r *reading) *UnstableError {
 	}
 	s.reportAt = r.ended.Add(unstableInterval)
 	reason := r.unfit
-	if reason == nil {
-		reason = errKeepChanging
-	}
+	reason = cmp.Or(reason, errKeepChanging)
 	return &UnstableError{Path: path, For: r.ended.Sub(s.since), Reason: reason}
 }
 

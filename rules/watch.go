@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -21,9 +22,7 @@ func (s *Source) Watch(ctx context.Context, use Use) {
 			_ = use(s.parse(r))
 			reload = false
 		}
-		if wait == 0 {
-			wait = s.o.Poll
-		}
+		wait = cmp.Or(wait, s.o.Poll)
 		if s.waitForChange(ctx, r, wait) {
 			reload = true
 		}

@@ -1,6 +1,7 @@
 package rulesource
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -65,9 +68,7 @@ func newRemote(source string, l *location, p protocol, o *Options) *remote {
 	r := &remote{protocol: p, client: newClient(l, o.Credentials), o: *o, id: sha256.Sum256([]byte(source))}
 	_, host, _ := strings.Cut(l.servers[0], "://")
 	r.name = l.scheme + "://" + host + escape(l.path)
-	if r.o.Poll <= 0 {
-		r.o.Poll = 10 * time.Second
-	}
+	r.o.Poll = defaults.Or(r.o.Poll, 10*time.Second)
 	return r
 }
 
@@ -112,9 +113,7 @@ func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, strin
 		return nil, "", fmt.Errorf("%s: %w", r.name, err)
 	}
 	for i := range files {
-		if files[i].Name == "" {
-			files[i].Name = r.name
-		}
+		files[i].Name = cmp.Or(files[i].Name, r.name)
 	}
 	return files, next, nil
 }
@@ -163,7 +162,7 @@ func (r *remote) Watch(ctx context.Context, use rules.Use) {
 			r.failed(waiting, use, err)
 		default:
 			r.use(use, files, version)
-			sleep(waiting, r.protocol.pause(r.o.Poll)-time.Since(began))
+			_ = monotime.Sleep(waiting, r.protocol.pause(r.o.Poll)-time.Since(began))
 		}
 	}
 }
@@ -212,7 +211,7 @@ func (r *remote) failed(ctx context.Context, use rules.Use, err error) {
 		r.report(use, err)
 	}
 	d := min(minBackoff<<min(r.failures-1, 20), r.o.Poll)
-	sleep(ctx, d/2+rand.N(d/2+1)) // not all programs at once
+	_ = monotime.Sleep(ctx, d/2+rand.N(d/2+1)) // not all programs at once
 }
 
 // report hands over why there are no new rules, now and then. The next fetch is whole.
@@ -221,13 +220,6 @@ func (r *remote) report(use rules.Use, err error) {
 	if r.reported.IsZero() || time.Since(r.reported) > reportInterval {
 		r.reported = time.Now()
 		_ = use(nil, err) // the caller reports it
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(max(d, 0)):
-	case <-ctx.Done():
 	}
 }
 

@@ -9,6 +9,7 @@
 package rulesource
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -64,9 +65,7 @@ func IsURL(source string) bool { return strings.Contains(source, "://") }
 // All but the first two take several hosts with commas between them, and https by etcd+https://
 // and so on, with the parameters ca, cert and key (PEM files). It connects to nothing yet.
 func Open(source string, o *Options) (rules.Provider, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	if !IsURL(source) {
 		return rules.NewSource(source, &rules.Options{MergeDomains: o.MergeDomains, AllowEmpty: o.AllowEmpty}), nil
 	}

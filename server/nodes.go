@@ -1,6 +1,9 @@
 package server
 
-import "github.com/penstock-io/penstock"
+import (
+	"cmp"
+	"github.com/penstock-io/penstock"
+)
 
 // nodes returns how many daemons share the store: as many as have left a summary in Redis lately, and at least
 // --nodes. While Redis is down, the number stays what it was.
@@ -19,8 +22,6 @@ func (s *Server) setDaemons(n int) {
 // onStoreFailure is that of the fallback. The share of a limit whose rule has none is that of one daemon.
 func (s *Server) onStoreFailure(l penstock.Limit) (penstock.FailureMode, float64) {
 	mode, share := s.storePolicies.OnFailure(l)
-	if share == 0 {
-		share = 1 / float64(s.nodes())
-	}
+	share = cmp.Or(share, 1/float64(s.nodes()))
 	return mode, share
 }

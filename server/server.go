@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -68,9 +69,7 @@ type Server struct {
 // reported before any request is served. [Server.Run] serves, and closes them all. A nil
 // logger discards.
 func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storepolicy.Policies{Defaults: c.defaultStorePolicy()}}
 	for _, step := range []func(context.Context) error{
 		s.openData, s.openAudit, s.openTracer, s.openStore, s.openRules, s.openCandidateRules, s.openListeners, s.openStatistics,

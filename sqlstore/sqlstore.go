@@ -66,9 +66,7 @@ type Store struct{ *rowstore.Store }
 // New returns a store on the table of a database. [Migrate] creates the table. Nil options mean all defaults.
 // New does not connect.
 func New(db *sql.DB, d Dialect, o *Options) (*Store, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	e, err := newEngine(db, d, o)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/rowstore"
 )
 
@@ -91,14 +92,7 @@ func (e *engine) failure(err error) failure {
 
 // pause waits longer after each attempt, and a different time in each process.
 func pause(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(rand.N(time.Duration(min(attempt, 20)+1) * time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return monotime.Sleep(ctx, rand.N(time.Duration(min(attempt, 20)+1)*time.Millisecond))
 }
 
 func unavailable(sent bool, err error) error {

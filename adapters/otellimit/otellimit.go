@@ -10,6 +10,7 @@
 package otellimit
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/penstock-io/penstock"
@@ -37,12 +38,8 @@ func WithTraces(next penstock.Store, o *Options) penstock.BatchFunc {
 	if o != nil {
 		options = *o
 	}
-	if options.TracerProvider == nil {
-		options.TracerProvider = otel.GetTracerProvider()
-	}
-	if options.Name == "" {
-		options.Name = "penstock.take"
-	}
+	options.TracerProvider = cmp.Or(options.TracerProvider, otel.GetTracerProvider())
+	options.Name = cmp.Or(options.Name, "penstock.take")
 	tracer := options.TracerProvider.Tracer("github.com/penstock-io/penstock/adapters/otellimit")
 	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		if !trace.SpanContextFromContext(ctx).IsSampled() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -179,9 +180,7 @@ func (f *topFrame) rules() []string {
 	lines := []string{f.bold(title)}
 	for _, r := range f.live.Rules {
 		name := printable(r.Name)
-		if name == "" {
-			name = "(limits in requests)"
-		}
+		name = cmp.Or(name, "(limits in requests)")
 		if r.Limit != "" {
 			name += "  " + f.dim(printable(withoutName(r.Limit)))
 		}
@@ -209,9 +208,7 @@ func (f *topFrame) keys() []string {
 	lines := []string{about, f.bold(fmt.Sprintf("%12s %8s %10s  %-28s %s", strings.ToUpper(what), "SHARE", "SHADOWED", "RULE", "KEY"))}
 	for _, k := range t.Keys {
 		rule := printable(k.Rule)
-		if rule == "" {
-			rule = printable(k.Limit)
-		}
+		rule = cmp.Or(rule, printable(k.Limit))
 		lines = append(lines, fmt.Sprintf("%12s %8s %10s  %-28s %s", count(k.Guaranteed), percent(k.Share), count(k.Shadowed), rule, keyText(&k)))
 	}
 	return lines

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // A Part is the charge to one limiter.
@@ -174,15 +175,5 @@ func (s *Set) AwaitDelay(ctx context.Context, parts []Part) (passed bool, err er
 
 // wait waits for a delay. It returns false if ctx ends first.
 func wait(ctx context.Context, delay time.Duration) bool {
-	if delay == 0 {
-		return true
-	}
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return delay == 0 || monotime.Sleep(ctx, delay) == nil
 }

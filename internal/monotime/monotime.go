@@ -2,7 +2,10 @@
 // the machine's wall clock do not move it.
 package monotime
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // A Clock measures ages and deadlines in the wrappers of a store.
 type Clock struct {
@@ -21,4 +24,16 @@ func (c *Clock) Now() int64 {
 		return max(c.now().UnixNano(), 1)
 	}
 	return int64(time.Since(c.base)) + 1
+}
+
+// Sleep waits for d. If ctx ends first, it returns the error of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

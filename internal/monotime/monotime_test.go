@@ -1,6 +1,8 @@
 package monotime
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,4 +29,18 @@ func TestClockNowIsNeverZero(t *testing.T) {
 	if c := New(func() time.Time { return at }); c.Now() != at.UnixNano() {
 		t.Errorf("got %d, want %d", c.Now(), at.UnixNano())
 	}
+}
+
+func TestSleepEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := Sleep(ctx, 300*time.Millisecond); err != nil || time.Since(began) != 300*time.Millisecond {
+			t.Errorf("%v after %v, want 300ms", err, time.Since(began))
+		}
+		if err := Sleep(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v, want the end of the context after 1s", err, time.Since(began))
+		}
+	})
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // ErrTooManyWaiting means that a call was not made because the queue is full.
@@ -32,12 +34,8 @@ type Queue struct {
 // honours server pauses of up to maxPause (default 10 minutes).
 func NewQueue(lim *penstock.Limiter, maxWaiting int, maxPause time.Duration) *Queue {
 	q := &Queue{limiter: lim, maxWaiting: int64(maxWaiting), maxPause: maxPause, paused: map[string]time.Time{}}
-	if q.maxWaiting <= 0 {
-		q.maxWaiting = 1000
-	}
-	if q.maxPause <= 0 {
-		q.maxPause = 10 * time.Minute
-	}
+	q.maxWaiting = defaults.Or(q.maxWaiting, 1000)
+	q.maxPause = defaults.Or(q.maxPause, 10*time.Minute)
 	return q
 }
 
@@ -119,12 +117,8 @@ func (q *Queue) waitForServer(ctx context.Context, key string) error {
 		if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
 			return fmt.Errorf("%w: the server wants %v, %v left", penstock.ErrDeadline, time.Until(until), time.Until(deadline))
 		}
-		t := time.NewTimer(time.Until(until))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
+		if err := monotime.Sleep(ctx, time.Until(until)); err != nil {
+			return err
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,9 +149,7 @@ func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overri
 	resolver := overrideResolver{s.engine, set, map[string]int{}, time.Now()}
 	all := make([]overrides.Override, len(requests))
 	for i := range requests {
-		if requests[i].Reason == "" {
-			requests[i].Reason = q.reason
-		}
+		requests[i].Reason = cmp.Or(requests[i].Reason, q.reason)
 		if all[i], err = resolver.resolve(i, &requests[i]); err != nil {
 			q := &requests[i]
 			return []overrides.Override{{Rule: q.Rule, Key: q.Key, Reason: q.Reason}}, &overrides.ItemError{Index: i, Err: err}

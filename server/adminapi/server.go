@@ -3,6 +3,7 @@
 package adminapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,9 +103,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if e == nil {
 		return nil, errors.New("adminapi: no engine")
 	}
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	if !e.HasToken() && !o.Loopback && !o.RatelimitPages {
 		return nil, ErrNoToken
 	}
@@ -138,12 +137,8 @@ func (o Options) withDefaults() Options {
 	if o.DescribeRegions == nil {
 		o.DescribeRegions = func(context.Context, *rules.Rule, string) string { return "" }
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Metrics == nil {
-		o.Metrics = http.NotFoundHandler()
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Metrics = cmp.Or(o.Metrics, http.NotFoundHandler())
 	return o
 }
 

@@ -8,6 +8,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,12 +86,8 @@ func New(o Options) (*Log, error) {
 	if o.Out == nil {
 		return nil, errors.New("audit: no output")
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	if o.OnEnd == nil {
 		o.OnEnd = func(string, Result) {}
 	}

@@ -11,6 +11,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,9 +70,7 @@ func New(address string, o *Options) (*Client, error) {
 	if base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, fmt.Errorf("client: %q: want an address such as http://localhost:8080", address)
 	}
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	c := &Client{
 		takeURL: base.JoinPath("/v1/take").String(), settleURL: base.JoinPath("/v1/settle").String(),
 		token: o.Token, http: o.HTTP,

@@ -27,9 +27,7 @@ func (v *requestValues) keepBad(err error) error {
 	if !errors.As(err, &field) || !field.badHeader {
 		return err
 	}
-	if v.bad == nil {
-		v.bad = field
-	}
+	v.bad = cmp.Or(v.bad, field)
 	return nil
 }
 

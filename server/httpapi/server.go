@@ -9,6 +9,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	_ "embed" // for openapi.yaml
 	"errors"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
@@ -97,9 +99,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if e == nil {
 		return nil, errors.New("httpapi: no engine")
 	}
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	if o.Headers > httplimit.NoHeaders {
 		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
@@ -109,9 +109,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		envoyJSON: o.EnvoyJSON, ready: o.Ready, observeLatency: o.ObserveLatency, tracer: o.Tracer,
 	}
 	s.addresses = address.NewResolver(o.TrustedProxies, 0)
-	if s.maxHold <= 0 {
-		s.maxHold = defaultMaxHold
-	}
+	s.maxHold = defaults.Or(s.maxHold, defaultMaxHold)
 	if s.ready == nil {
 		s.ready = func() error { return nil }
 	}

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -78,9 +79,7 @@ const (
 
 // New returns an observer. Nil options are all defaults.
 func New(e *engine.Engine, o *Options) *Observer {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	own := o.withDefaults()
 	return &Observer{
 		engine: e, options: own, started: own.Now(),
@@ -98,9 +97,7 @@ func (o Options) withDefaults() Options {
 			return Store{Kind: "memory", Reasons: []string{}, Shards: []Shard{}, StateLosses: []StateLoss{}}
 		}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -63,17 +63,13 @@ type Set struct {
 // Open returns a set with what its file has. It must be closed. Nil options are all
 // defaults. A damaged file is an error; [Set.Run] reads the shared copy.
 func Open(o *Options) (*Set, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	s := &Set{
 		log: o.Log, now: o.Now, shared: o.Shared, interval: cmp.Or(o.Interval, defaultInterval), max: MaxOverrides,
 		entries: map[string]*Entry{}, actions: map[string]*Action{},
 		wake: make(chan struct{}, 1),
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	if s.now == nil {
 		s.now = time.Now
 	}

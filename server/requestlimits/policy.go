@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/defaults"
 )
 
 // A Mode says which callers may bring the limit of a request.
@@ -122,12 +123,8 @@ func New(store penstock.Store, o Options) *Policy {
 	if p.Claim == nil {
 		p.Claim = func(...penstock.Limit) error { return nil }
 	}
-	if p.MaxPeriod <= 0 {
-		p.MaxPeriod = defaultMaxPeriod
-	}
-	if p.MaxKeyBytes <= 0 {
-		p.MaxKeyBytes = defaultMaxKeyBytes
-	}
+	p.MaxPeriod = defaults.Or(p.MaxPeriod, defaultMaxPeriod)
+	p.MaxKeyBytes = defaults.Or(p.MaxKeyBytes, defaultMaxKeyBytes)
 	if p.MaxStoreBytes > 0 {
 		p.ledger = newByteLedger(p.MaxStoreBytes, len(o.StorePrefix), o.Now)
 		p.full = refusal(ReasonStoreBytes,

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/timespan"
 	"github.com/penstock-io/penstock/server/replay"
 )
@@ -24,9 +25,7 @@ const (
 // Draw draws the lanes for a terminal: for each algorithm the units that passed, at the
 // time when they act, and those that were denied.
 func (s *Simulation) Draw(w io.Writer, o DrawOptions) {
-	if o.Width <= 0 {
-		o.Width = defaultWidth
-	}
+	o.Width = defaults.Or(o.Width, defaultWidth)
 	d := drawing{o: o, length: s.length()}
 	for i := range s.Lanes {
 		d.columns(&s.Lanes[i])

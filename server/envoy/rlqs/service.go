@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/server/ahead"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
@@ -90,20 +91,13 @@ func New(e *engine.Engine, o *Options) (*Service, error) {
 	if o != nil {
 		s.options = *o
 	}
-	s.options.MaxStreams = orDefault(s.options.MaxStreams, defaultMaxStreams)
-	s.options.MaxBuckets = orDefault(s.options.MaxBuckets, defaultMaxBuckets)
-	s.options.MaxMembers = orDefault(s.options.MaxMembers, defaultMaxMembers)
+	s.options.MaxStreams = defaults.Or(s.options.MaxStreams, defaultMaxStreams)
+	s.options.MaxBuckets = defaults.Or(s.options.MaxBuckets, defaultMaxBuckets)
+	s.options.MaxMembers = defaults.Or(s.options.MaxMembers, defaultMaxMembers)
 	if s.options.Now == nil {
 		s.options.Now = time.Now
 	}
 	return s, nil
-}
-
-func orDefault(value, otherwise int) int {
-	if value > 0 {
-		return value
-	}
-	return otherwise
 }
 
 // Register adds the service to a gRPC server.

@@ -1,6 +1,7 @@
 package rlqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -345,9 +346,7 @@ func (s *Service) report(st *stream, m *pb.RateLimitQuotaUsageReports) error {
 	if err := st.check(now, m); err != nil {
 		return err
 	}
-	if st.domain == "" {
-		st.domain = m.GetDomain()
-	}
+	st.domain = cmp.Or(st.domain, m.GetDomain())
 	st.heard = now
 	for _, usage := range m.GetBucketQuotaUsages() {
 		s.reportBucket(st, now, usage)

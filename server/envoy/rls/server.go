@@ -12,6 +12,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -102,9 +104,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if e == nil {
 		return nil, errors.New("rls: no engine")
 	}
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	s := &Server{
 		Service:  NewService(e, &o.ServiceOptions),
 		grpc:     grpc.NewServer(o.serverOptions()...),
@@ -124,16 +124,16 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(numWorkers),
-		grpc.MaxRecvMsgSize(orDefault(o.MaxMessageBytes, defaultMaxMessageBytes)),
-		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
+		grpc.MaxRecvMsgSize(defaults.Or(o.MaxMessageBytes, defaultMaxMessageBytes)),
+		grpc.MaxConcurrentStreams(uint32(defaults.Or(o.MaxStreams, defaultMaxStreams))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.InTapHandle(o.beginCall),
 		grpc.StreamInterceptor(boundFirstMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
-			MaxConnectionAgeGrace: orDefault(o.MaxConnectionAgeGrace, defaultAgeGrace),
-			MaxConnectionIdle:     orDefault(o.MaxConnectionIdle, defaultMaxConnectionIdle),
+			MaxConnectionAge:      defaults.Or(o.MaxConnectionAge, defaultMaxConnectionAge),
+			MaxConnectionAgeGrace: defaults.Or(o.MaxConnectionAgeGrace, defaultAgeGrace),
+			MaxConnectionIdle:     defaults.Or(o.MaxConnectionIdle, defaultMaxConnectionIdle),
 			Time:                  keepaliveTime,
 			Timeout:               keepaliveTimeout,
 		}),
@@ -143,13 +143,6 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		options = append(options, grpc.Creds(credentials.NewTLS(o.TLS)))
 	}
 	return options
-}
-
-func orDefault[T int | time.Duration](value, otherwise T) T {
-	if value > 0 {
-		return value
-	}
-	return otherwise
 }
 
 // Serve accepts connections until Shutdown, and then returns nil.

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ func NewService(e *engine.Engine, o *ServiceOptions) *Service {
 }
 
 func setDefault(name *string, value string) {
-	if *name == "" {
-		*name = value
-	}
+	*name = cmp.Or(*name, value)
 }
 
 // A Call is a request and its response. Reusing one saves allocations.

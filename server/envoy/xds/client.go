@@ -14,6 +14,8 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/durable"
 	"google.golang.org/genproto/googleapis/rpc/status"
@@ -68,12 +70,8 @@ func New(c *Config, o *Options) (*Client, error) {
 	if client.log = client.o.Log; client.log == nil {
 		client.log = slog.New(slog.DiscardHandler)
 	}
-	if client.o.MinBackoff <= 0 {
-		client.o.MinBackoff = 500 * time.Millisecond
-	}
-	if client.o.MaxBackoff <= 0 {
-		client.o.MaxBackoff = 30 * time.Second
-	}
+	client.o.MinBackoff = defaults.Or(client.o.MinBackoff, 500*time.Millisecond)
+	client.o.MaxBackoff = defaults.Or(client.o.MaxBackoff, 30*time.Second)
 	_, err := c.credentials()
 	return client, err
 }
@@ -170,7 +168,7 @@ func (c *Client) load(ctx context.Context, response *discovery.DiscoveryResponse
 		return nil
 	case c.rejected != nil && c.rejected.content == id:
 		const longest = 5 * time.Second
-		wait(ctx, c.delay(c.rejected.times, min(longest, c.o.MaxBackoff)))
+		_ = monotime.Sleep(ctx, c.delay(c.rejected.times, min(longest, c.o.MaxBackoff)))
 		c.rejected.times++
 		return c.rejected.err
 	}
@@ -217,7 +215,7 @@ func (c *Client) backOff(ctx context.Context, err error) {
 		c.lastErr = text
 		c.log.Warn("rules: no connection to the xDS server, keeping the rules in use", "addr", c.config.Addr, "err", err)
 	}
-	wait(ctx, d)
+	_ = monotime.Sleep(ctx, d)
 }
 
 // delay returns the time to wait after some failures: it doubles, with jitter, so that many
@@ -225,15 +223,6 @@ func (c *Client) backOff(ctx context.Context, err error) {
 func (c *Client) delay(failures int, longest time.Duration) time.Duration {
 	d := min(c.o.MinBackoff<<min(failures, 20), longest)
 	return d/2 + rand.N(d/2+1)
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // A connection is a stream, and what was said on it.

@@ -73,9 +73,7 @@ func (w *writer) decodeAll(response *discovery.DiscoveryResponse) ([]*resource, 
 		if err != nil {
 			return nil, fmt.Errorf("resource %d: %w", i, err)
 		}
-		if r.name == "" {
-			r.name = r.domain
-		}
+		r.name = cmp.Or(r.name, r.domain)
 		all = append(all, r)
 	}
 	slices.SortStableFunc(all, func(a, b *resource) int {

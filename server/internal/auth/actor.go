@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -20,9 +21,7 @@ func NewActor(i callers.Identity, state *tls.ConnectionState) audit.Actor {
 	case i.MayRefund:
 		a.Via = audit.ViaLocal
 	}
-	if a.Name == "" {
-		a.Name = a.Certificate
-	}
+	a.Name = cmp.Or(a.Name, a.Certificate)
 	return a
 }
 

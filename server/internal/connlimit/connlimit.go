@@ -4,6 +4,7 @@
 package connlimit
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net"
@@ -63,12 +64,8 @@ type Listener struct {
 
 // New returns a listener that limits the connections of another.
 func New(l net.Listener, o Options) *Listener {
-	if o.MaxPerClient == 0 {
-		o.MaxPerClient = max(o.Max/2, 1)
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.MaxPerClient = cmp.Or(o.MaxPerClient, max(o.Max/2, 1))
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Listener{
 		Listener: l, options: o, perClient: map[netip.Addr]int{}, unread: map[*conn]struct{}{},
 		drained: make(chan struct{}), closed: make(chan struct{}),

@@ -3,6 +3,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // maxHeaderBytes limits the request line and headers of a request.
@@ -64,9 +67,7 @@ type Server struct {
 func New(h http.Handler, o Options) *Server {
 	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent, tick: tick, requestTimeout: requestTicks*tick + o.HandlerTime}
 	s.conns.handlerTicks = int64(o.HandlerTime / tick)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s.server = http.Server{
 		Handler:        s.handler(h),
 		MaxHeaderBytes: maxHeaderBytes,
@@ -169,7 +170,7 @@ func (s *Server) drain(ctx context.Context) {
 		s.conns.closeSilent()
 	}
 	_ = waitWhile(ctx, drainInterval, s.conns.anyNew)
-	_ = sleep(ctx, drainInterval)
+	_ = monotime.Sleep(ctx, drainInterval)
 }
 
 func (s *Server) lingerTime(ctx context.Context) time.Duration {
@@ -188,23 +189,11 @@ const drainInterval = 10 * time.Millisecond
 // waitWhile waits until the condition is false. It returns false if ctx ends before.
 func waitWhile(ctx context.Context, interval time.Duration, condition func() bool) bool {
 	for condition() {
-		if !sleep(ctx, interval) {
+		if monotime.Sleep(ctx, interval) != nil {
 			return false
 		}
 	}
 	return true
-}
-
-// sleep returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // handler asks clients to close their connections during a shutdown, and limits the time

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // A Tracer traces requests. Decisions never wait for it: spans are queued, and dropped while the queue is full. A nil Tracer
@@ -100,7 +102,7 @@ func (t *Tracer) export(ctx context.Context, spans []*record) {
 	}
 	body := encode(t.config.resource, spans)
 	err := t.try(ctx, body)
-	for pause := time.Second; err != nil && isTemporary(err) && pause <= maxPause && wait(ctx, pause); pause *= 2 {
+	for pause := time.Second; err != nil && isTemporary(err) && pause <= maxPause && monotime.Sleep(ctx, pause) == nil; pause *= 2 {
 		err = t.try(ctx, body)
 	}
 	if err == nil {
@@ -122,17 +124,6 @@ func (t *Tracer) try(ctx context.Context, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, t.config.timeout)
 	defer cancel()
 	return t.send(ctx, body)
-}
-
-func wait(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // errTemporary marks an answer after which the same spans may be sent again.

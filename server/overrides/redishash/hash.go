@@ -2,6 +2,7 @@
 package redishash
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -50,9 +51,7 @@ type change struct{ number, text string }
 
 // New returns the hash of a store. A nil logger discards.
 func New(store *redisstore.Store, log *slog.Logger) *Hash {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Hash{store: store, log: log}
 }
 

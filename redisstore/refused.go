@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -85,12 +86,7 @@ func wordsOf(err error) error {
 
 func isPassing(text string) bool {
 	text = strings.ToLower(text)
-	for _, begin := range passing {
-		if strings.HasPrefix(text, begin) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(passing, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
 // crossesSlots reports whether a call was refused because of the slots of its keys. An unknown command is

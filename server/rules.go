@@ -63,11 +63,7 @@ func (c *Config) readRulesCredentials() (string, error) {
 	if c.RulesCredentialsFile == "" {
 		return c.RulesCredentials, nil
 	}
-	lines, err := tokenLines(c.RulesCredentialsFile)
-	if err != nil {
-		return "", err
-	}
-	return lines[0], nil
+	return ReadToken(c.RulesCredentialsFile)
 }
 
 // useRules puts loaded rules in use.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -54,7 +55,7 @@ func (c *certificate) refresh() (changed bool, err error) {
 			return false, err
 		}
 	}
-	if c.current.Load() != nil && same(files, c.files) {
+	if c.current.Load() != nil && slices.EqualFunc(files[:], c.files[:], bytes.Equal) {
 		return false, nil
 	}
 	config, err := c.parse(files)
@@ -64,15 +65,6 @@ func (c *certificate) refresh() (changed bool, err error) {
 	c.files = files
 	c.current.Store(config)
 	return true, nil
-}
-
-func same(a, b [3][]byte) bool {
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 // parse makes a configuration of the files' contents.

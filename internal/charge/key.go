@@ -1,6 +1,10 @@
 package charge
 
-import "github.com/penstock-io/penstock"
+import (
+	"slices"
+
+	"github.com/penstock-io/penstock"
+)
 
 // addressMark begins the key of an address that stands in for a missing key. No key that a
 // program chose may begin with it, so clients cannot forge the address of another.
@@ -26,10 +30,5 @@ func isConcurrent(lim *penstock.Limiter) bool {
 
 // HasPermits reports whether requests hold permits of one of the limiters.
 func (s *Set) HasPermits() bool {
-	for _, lim := range s.limiters {
-		if isConcurrent(lim) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.limiters, isConcurrent)
 }

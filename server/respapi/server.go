@@ -14,7 +14,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -273,17 +275,14 @@ func (s *Server) beginShutdown() {
 }
 
 // setClosing returns the listeners to close.
-func (s *Server) setClosing() (listeners []net.Listener) {
+func (s *Server) setClosing() []net.Listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		return nil
 	}
 	s.closing = true
-	for l := range s.listeners {
-		listeners = append(listeners, l)
-	}
-	return listeners
+	return slices.Collect(maps.Keys(s.listeners))
 }
 
 // closeConns closes all connections without waiting for them, and returns how many there were.

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -90,18 +89,6 @@ func (s *subject) rateTo(other *subject) harness.Spread { return s.To(other, "ra
 func loadByCallers(send func(n int) error) load {
 	var sent atomic.Int64
 	return func(until time.Time) ([]time.Duration, error) {
-		latencies := make([][]time.Duration, callers)
-		_, err := harness.Concurrently(callers, func(i int) error {
-			for at := time.Now(); len(latencies[i]) == 0 || at.Before(until); {
-				if err := send(int(sent.Add(1))); err != nil {
-					return err
-				}
-				now := time.Now()
-				latencies[i] = append(latencies[i], now.Sub(at))
-				at = now
-			}
-			return nil
-		})
-		return slices.Concat(latencies...), err
+		return harness.CallUntil(callers, until, func(int) error { return send(int(sent.Add(1))) })
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -65,9 +64,7 @@ func (g *generator) get() (status int, err error) {
 }
 
 // serverLibraries are those that come closest to the gate in the simulations, and none.
-var serverLibraries = slices.DeleteFunc(slices.Clone(libraries), func(l library) bool {
-	return !slices.Contains([]string{ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter}, l.name)
-})
+var serverLibraries = librariesOf(ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter)
 
 // A serverCase is an HTTP server at multiples of its capacity.
 type serverCase struct {

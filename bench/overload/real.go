@@ -31,40 +31,27 @@ var realCases = []realCase{
 // each load and after it.
 func (b *bench) realServers() {
 	lines := [][]string{{"case", "limiter", "offered", "goodput"}}
-	contenders := b.librariesOf(ours, "failsafe-go", "gradient2", noLimiter)
+	contenders := librariesOf(ours, "failsafe-go", "gradient2", noLimiter)
 	offers := harness.Scale(b.Run, []float64{0.8, 1.2, 2, 5, 10}, []float64{2})
 	for _, c := range realCases[:b.Size(len(realCases), 1)] {
 		if !strings.Contains(c.name, b.only) {
 			continue
 		}
-		rows := make([][]any, len(contenders))
-		for i, l := range contenders {
-			rows[i] = []any{l.name}
-		}
+		cells := map[string]string{}
 		for _, times := range offers {
 			results, capacity := b.loadReal(c, contenders, times)
 			for i, s := range results {
 				share := s.good / capacity
-				rows[i] = append(rows[i], fmt.Sprintf("%.2f, %d ms, %.0f %% (%s)", share, s.p99.Milliseconds(), 100*s.refused, s.lateness.Round(time.Millisecond)))
+				cells[fmt.Sprint(contenders[i].name, times)] = fmt.Sprintf("%.2f, %d ms, %.0f %% (%s)", share, s.p99.Milliseconds(), 100*s.refused, s.lateness.Round(time.Millisecond))
 				lines = append(lines, []string{c.name, contenders[i].name, strconv.FormatFloat(times, 'g', 3, 64), strconv.FormatFloat(share, 'f', 3, 64)})
 			}
 		}
-		b.realTable(c, offers, rows)
+		title := fmt.Sprintf("A real server that %s, %s a request: share of the capacity served within %s, p99, refused (how late the clients were, p99)",
+			c.name, c.config.Mean, c.deadline)
+		b.grid(title, offers, contenders, func(l library, times float64) string { return cells[fmt.Sprint(l.name, times)] })
 	}
 	if b.realCSV != "" {
 		harness.WriteCSV(b.realCSV, lines)
-	}
-}
-
-func (b *bench) realTable(c realCase, offers []float64, rows [][]any) {
-	head := []string{"limiter"}
-	for _, times := range offers {
-		head = append(head, fmt.Sprintf("%g×", times))
-	}
-	t := b.Table(fmt.Sprintf("A real server that %s, %s a request: share of the capacity served within %s, p99, refused (how late the clients were, p99)",
-		c.name, c.config.Mean, c.deadline), head...)
-	for _, row := range rows {
-		t.Row(row...)
 	}
 }
 

@@ -37,7 +37,7 @@ func newSemaphore(limit int) func() *limiter {
 // scenarios compares the gate with the best fixed limit for each scenario, and with the libraries that
 // come closest at small servers.
 func (b *bench) scenarios(workers int) {
-	rivals := b.librariesOf("Vegas", "Envoy gradient")
+	rivals := librariesOf("Vegas", "Envoy gradient")
 	t := b.Table(fmt.Sprintf("%d workers: share of the capacity served in time", workers),
 		"scenario", "best fixed limit", "served by it", ours, "of the best", rivals[0].name, rivals[1].name, "p99", "critical lost")
 	runs := b.Size(b.seeds, 1)
@@ -74,7 +74,7 @@ func (b *bench) scenarios(workers int) {
 func two(x float64) string { return harness.Decimals(2)(x) }
 
 // librariesOf returns the libraries of these names.
-func (b *bench) librariesOf(names ...string) (some []library) {
+func librariesOf(names ...string) (some []library) {
 	for _, name := range names {
 		for _, l := range libraries {
 			if l.name == name {

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,11 +56,11 @@ func newHandler(c serverConfig) http.Handler {
 	if c.Limiter == ours {
 		return httplimit.Admit(overload.NewGate(nil), nil)(handler)
 	}
-	i := slices.IndexFunc(libraries, func(l library) bool { return l.name == c.Limiter })
-	if i < 0 {
+	named := librariesOf(c.Limiter)
+	if len(named) == 0 {
 		harness.Failf("no limiter %q", c.Limiter)
 	}
-	limiter := libraries[i].make()
+	limiter := named[0].make()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leave, ok := limiter.enter(false)
 		if !ok {

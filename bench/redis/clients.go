@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/penstock-io/penstock/bench/internal/harness"
@@ -113,7 +112,7 @@ func (b *bench) newClient(l library, keys []string) *client {
 	before := b.server.info()
 	c := &client{library: l, limiter: l.open(b.server.Addr, ample), keys: keys}
 	c.subject = newSubject(l.name, goroutines, 0, func() map[string]float64 {
-		user, system := processorTime()
+		user, system := harness.Processor()
 		return map[string]float64{"client": user + system, "server": 1e6 * b.server.info().CPU}
 	}, func(ctx context.Context, i int) (bool, error) { return c.limiter.take(ctx, keys[i%len(keys)]) })
 	c.run(context.Background(), len(keys))
@@ -123,13 +122,6 @@ func (b *bench) newClient(l library, keys []string) *client {
 	}
 	harness.Check(c.counts.Verify(c.Name, len(keys), false))
 	return c
-}
-
-// processorTime is the processor time of this process, and of the kernel on its behalf, in microseconds.
-func processorTime() (user, system float64) {
-	var u syscall.Rusage
-	harness.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return float64(u.Utime.Nano()) / 1e3, float64(u.Stime.Nano()) / 1e3
 }
 
 // keyNames returns keys of 20 bytes with a prefix of eight bytes.

@@ -110,7 +110,7 @@ func takeAll(ctx context.Context, store *redisstore.Store, rs []penstock.Request
 // spent returns the processor time so far, in microseconds: in this process and in the kernel on its
 // behalf, in primaries, and in replicas.
 func (p place) spent() map[string]float64 {
-	user, system := processorTime()
+	user, system := harness.Processor()
 	s := map[string]float64{"client": user, "kernel": system, "primaries": 0, "replicas": 0}
 	for figure, servers := range map[string][]*redistest.Server{"primaries": p.nodes, "replicas": p.copies} {
 		for _, server := range servers {

@@ -15,8 +15,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/replay"
@@ -65,16 +63,10 @@ func (b *bench) combined() {
 
 // measure returns how many lines were replayed in a second of processor time.
 func measure(log string, o replay.Options) (rate float64, report *replay.Report) {
-	before := processTime()
+	user, system := harness.Processor()
 	report = harness.Must(replay.Run(context.Background(), []string{log}, o))
-	return float64(report.Requests) / (processTime() - before).Seconds(), report
-}
-
-// processTime returns the processor time of this process.
-func processTime() time.Duration {
-	var t unix.Timespec
-	harness.Check(unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t))
-	return time.Duration(t.Nano())
+	userAfter, systemAfter := harness.Processor()
+	return 1e6 * float64(report.Requests) / (userAfter - user + systemAfter - system), report
 }
 
 func parse(limit string) *rules.Set {

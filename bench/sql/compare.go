@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -168,40 +167,30 @@ func newWorker(t task) *worker {
 
 // run calls for so long, in all callers at once.
 func (w *worker) run(turn time.Duration) result {
-	latencies, before := make([][]time.Duration, w.callers), processor()
-	end := time.Now().Add(turn)
 	w.turn++
-	took, err := harness.Concurrently(w.callers, func(g int) error {
-		next := g*len(w.keys)/w.callers + w.turn*7919
-		for begin := time.Now(); begin.Before(end); {
-			d, err := w.limiter.Allow(context.Background(), w.keys[next%len(w.keys)])
-			if err != nil || !d.Allowed {
-				return fmt.Errorf("%v, %w", d, err)
-			}
-			now := time.Now()
-			latencies[g] = append(latencies[g], now.Sub(begin))
-			begin, next = now, next+1
+	next := make([]int, w.callers)
+	for g := range next {
+		next[g] = g*len(w.keys)/w.callers + w.turn*7919
+	}
+	user, system := harness.Processor()
+	begin := time.Now()
+	all, err := harness.CallUntil(w.callers, begin.Add(turn), func(g int) error {
+		next[g]++
+		d, err := w.limiter.Allow(context.Background(), w.keys[next[g]%len(w.keys)])
+		if err != nil || !d.Allowed {
+			return fmt.Errorf("%v, %w", d, err)
 		}
 		return nil
 	})
 	if err != nil {
 		return result{Problem: err.Error()}
 	}
-	spent := processor() - before
-	all := slices.Concat(latencies...)
-	slices.Sort(all)
-	milliseconds := func(d time.Duration) float64 { return d.Seconds() * 1000 }
+	calls, took := float64(len(all)), time.Since(begin)
+	userAfter, systemAfter := harness.Processor()
 	return result{
-		Calls: float64(len(all)), Processor: spent,
-		Rate: float64(len(all)) / took.Seconds(), P50: milliseconds(all[len(all)/2]), P99: milliseconds(all[len(all)*99/100]),
+		Calls: calls, Processor: userAfter - user + systemAfter - system, Rate: calls / took.Seconds(),
+		P50: harness.Millis(harness.Quantile(all, 0.5)), P99: harness.Millis(harness.Quantile(all, 0.99)),
 	}
-}
-
-// processor returns the processor time of this process so far, in microseconds.
-func processor() float64 {
-	var u syscall.Rusage
-	harness.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1000
 }
 
 // startChild starts a process for a task. What it returns lets it take a turn.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -150,6 +152,31 @@ func Concurrently(goroutines int, f func(i int) error) (time.Duration, error) {
 	close(start)
 	running.Wait()
 	return time.Since(begin), errors.Join(errs...)
+}
+
+// CallUntil lets so many callers make one call after the other until a time, each at least one, and returns
+// how long the calls took.
+func CallUntil(callers int, until time.Time, call func(caller int) error) ([]time.Duration, error) {
+	latencies := make([][]time.Duration, callers)
+	_, err := Concurrently(callers, func(i int) error {
+		for at := time.Now(); len(latencies[i]) == 0 || at.Before(until); {
+			if err := call(i); err != nil {
+				return err
+			}
+			now := time.Now()
+			latencies[i] = append(latencies[i], now.Sub(at))
+			at = now
+		}
+		return nil
+	})
+	return slices.Concat(latencies...), err
+}
+
+// Processor returns the processor time of this process, and of the kernel on its behalf, in microseconds.
+func Processor() (user, system float64) {
+	var u syscall.Rusage
+	Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return float64(u.Utime.Nano()) / 1e3, float64(u.Stime.Nano()) / 1e3
 }
 
 // Allocations returns how many allocations a function makes, those of other goroutines included.

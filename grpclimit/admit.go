@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -64,10 +65,7 @@ type admission struct {
 }
 
 func newAdmission(g *overload.Gate, o *AdmitOptions) *admission {
-	a := &admission{gate: g}
-	if o != nil {
-		a.AdmitOptions = *o
-	}
+	a := &admission{gate: g, AdmitOptions: *cmp.Or(o, &AdmitOptions{})}
 	if a.Instead == nil {
 		a.Instead = func(_ context.Context, _ Call, err error) (any, error) { return nil, refusal(err) }
 	}

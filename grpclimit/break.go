@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/grpc"
@@ -48,10 +49,7 @@ func newBreaking(g *overload.BreakerGroup, o *BreakOptions) *breaking {
 	if g == nil {
 		g = overload.NewBreakerGroup(nil)
 	}
-	b := &breaking{group: g}
-	if o != nil {
-		b.BreakOptions = *o
-	}
+	b := &breaking{group: g, BreakOptions: *cmp.Or(o, &BreakOptions{})}
 	if b.IsFailure == nil {
 		b.IsFailure = IsServerFailure
 	}

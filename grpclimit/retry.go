@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -46,12 +47,9 @@ const (
 // each attempt. A negative pushback means never. Put it before [UnaryBreak] in the chain, and do not
 // configure retries in the service config as well.
 func UnaryRetry(b *overload.RetryBudget, o *RetryOptions) grpc.UnaryClientInterceptor {
-	r := &retrying{budget: b}
+	r := &retrying{budget: b, RetryOptions: *cmp.Or(o, &RetryOptions{})}
 	if b == nil {
 		r.budget = overload.NewRetryBudget(nil)
-	}
-	if o != nil {
-		r.RetryOptions = *o
 	}
 	r.Most = defaults.Or(r.Most, defaultRetries)
 	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)

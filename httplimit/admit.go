@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -36,10 +37,7 @@ type AdmitOptions struct {
 // it have not reached the gate yet. If handlers only computed, and each ended in its turn,
 // the gate would see one at a time, however many wait.
 func Admit(g *overload.Gate, o *AdmitOptions) func(http.Handler) http.Handler {
-	a := &admission{gate: g}
-	if o != nil {
-		a.AdmitOptions = *o
-	}
+	a := &admission{gate: g, AdmitOptions: *cmp.Or(o, &AdmitOptions{})}
 	if a.Instead == nil {
 		a.Instead = ServiceUnavailable
 	}

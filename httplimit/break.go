@@ -39,10 +39,7 @@ func Break(g *overload.BreakerGroup, o *BreakOptions) http.RoundTripper {
 	if g == nil {
 		g = overload.NewBreakerGroup(nil)
 	}
-	b := &breaking{group: g}
-	if o != nil {
-		b.BreakOptions = *o
-	}
+	b := &breaking{group: g, BreakOptions: *cmp.Or(o, &BreakOptions{})}
 	b.Transport = cmp.Or(b.Transport, http.DefaultTransport)
 	if b.Key == nil {
 		b.Key = func(r *http.Request) string { return hostOf(r.URL) }

@@ -45,12 +45,9 @@ const (
 // to 50 ms, and twice as long with each attempt. A request whose body cannot be read again (GetBody), or
 // whose context would end before, is not sent again.
 func Retry(b *overload.RetryBudget, o *RetryOptions) http.RoundTripper {
-	r := &retrying{budget: b}
+	r := &retrying{budget: b, RetryOptions: *cmp.Or(o, &RetryOptions{})}
 	if b == nil {
 		r.budget = overload.NewRetryBudget(nil)
-	}
-	if o != nil {
-		r.RetryOptions = *o
 	}
 	r.Transport = cmp.Or(r.Transport, http.DefaultTransport)
 	r.Most = defaults.Or(r.Most, defaultRetries)

@@ -3,6 +3,7 @@
 package limitercache
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -67,9 +68,7 @@ func New(s penstock.Store, load func(ctx context.Context, key string) (penstock.
 		return nil, errors.New("limitercache: no load function")
 	}
 	c := &Cache{store: s, load: load, keys: map[string]*cachedLimiter{}, limiters: map[penstock.Limit]*penstock.Limiter{}}
-	if o != nil {
-		c.options = *o
-	}
+	c.options = *cmp.Or(o, &Options{})
 	c.options.setDefaults()
 	return c, nil
 }

@@ -136,10 +136,7 @@ const (
 // withDefaults returns the options with their defaults filled in, or an error
 // that names the invalid field.
 func (o *Options) withDefaults() (Options, error) {
-	var n Options
-	if o != nil {
-		n = *o
-	}
+	n := *cmp.Or(o, &Options{})
 	n.Prefix = cmp.Or(n.Prefix, defaultPrefix)
 	n.Timeout = cmp.Or(n.Timeout, defaultTimeout)
 	n.MaxCalls = cmp.Or(n.MaxCalls, defaultMaxCalls)

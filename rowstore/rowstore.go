@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/defaults"
 )
 
 // An Engine holds rows. It is safe for concurrent use.
@@ -97,8 +98,8 @@ type Store struct {
 func New(e Engine, o *Options) *Store {
 	o = cmp.Or(o, &Options{})
 	s := &Store{
-		engine: e, tick: positive(o.Tick, time.Microsecond), timeout: positive(o.Timeout, time.Second),
-		lanes: make([]lane, positive(o.Lanes, 1)),
+		engine: e, tick: defaults.Or(o.Tick, time.Microsecond), timeout: defaults.Or(o.Timeout, time.Second),
+		lanes: make([]lane, defaults.Or(o.Lanes, 1)),
 	}
 	for i := range s.lanes {
 		s.lanes[i].store = s
@@ -107,13 +108,6 @@ func New(e Engine, o *Options) *Store {
 	s.hashKey = [16]byte(sum[:])
 	s.BatchFunc = s.take
 	return s
-}
-
-func positive[T int | time.Duration](value, otherwise T) T {
-	if value > 0 {
-		return value
-	}
-	return otherwise
 }
 
 // Timeout returns the longest time that a call takes. It implements [penstock.TimeoutStore].

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -52,9 +53,7 @@ type Source struct {
 // NewSource returns the source at a path. It reads nothing yet.
 func NewSource(path string, o *Options) *Source {
 	s := &Source{path: path, reload: make(chan struct{}, 1), read: read, look: look}
-	if o != nil {
-		s.o = *o
-	}
+	s.o = *cmp.Or(o, &Options{})
 	s.o.StableTime = defaults.Or(s.o.StableTime, 1250*time.Millisecond)
 	s.o.Look = defaults.Or(s.o.Look, 200*time.Millisecond)
 	s.o.Poll = defaults.Or(s.o.Poll, 10*time.Second)

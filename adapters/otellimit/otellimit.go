@@ -34,10 +34,7 @@ type Options struct {
 
 // WithTraces returns a store that traces the decisions of the next. Nil options mean all defaults.
 func WithTraces(next penstock.Store, o *Options) penstock.BatchFunc {
-	var options Options
-	if o != nil {
-		options = *o
-	}
+	options := *cmp.Or(o, &Options{})
 	options.TracerProvider = cmp.Or(options.TracerProvider, otel.GetTracerProvider())
 	options.Name = cmp.Or(options.Name, "penstock.take")
 	tracer := options.TracerProvider.Tracer("github.com/penstock-io/penstock/adapters/otellimit")

@@ -28,7 +28,7 @@ type Resolver struct {
 func NewResolver(proxies []netip.Prefix, bits int) *Resolver {
 	r := &Resolver{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
 	for i, p := range proxies {
-		r.proxies[i] = unmap(p)
+		r.proxies[i] = Unmap(p)
 	}
 	if bits <= 0 {
 		r.bits = 64
@@ -36,9 +36,9 @@ func NewResolver(proxies []netip.Prefix, bits int) *Resolver {
 	return r
 }
 
-// unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, because addresses are looked
+// Unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, because addresses are looked
 // up unmapped.
-func unmap(p netip.Prefix) netip.Prefix {
+func Unmap(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 	}

@@ -8,6 +8,7 @@ package durable
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,10 +48,7 @@ func (d *Dir) OpenStore(o *penstock.MemoryOptions) (*Store, error) {
 
 // load restores the last snapshot, or starts with an empty store.
 func (s *Store) load(o *penstock.MemoryOptions) error {
-	var own penstock.MemoryOptions
-	if o != nil {
-		own = *o
-	}
+	own := *cmp.Or(o, &penstock.MemoryOptions{})
 	own.Durable = true
 	err := s.restore(&own)
 	switch {

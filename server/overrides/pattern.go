@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -62,7 +63,7 @@ func ParsePattern(text string) (Pattern, error) {
 		return Pattern{text: text[:slash-1] + text[slash:]}, nil
 	}
 	value := strings.LastIndexByte(text, '=') + 1
-	return Pattern{text: text[:value], network: unmap(network).Masked()}, nil
+	return Pattern{text: text[:value], network: address.Unmap(network).Masked()}, nil
 }
 
 // networkIn returns the network that the last value of a text is without the backslashes before
@@ -77,14 +78,6 @@ func networkIn(text string) (network netip.Prefix, slash, escapes int, ok bool) 
 	address := strings.TrimRight(text[value:slash], `\`)
 	network, err := netip.ParsePrefix(address + text[slash:])
 	return network, slash, slash - value - len(address), err == nil
-}
-
-// unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, because addresses are looked up unmapped.
-func unmap(p netip.Prefix) netip.Prefix {
-	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
-		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-	}
-	return p
 }
 
 // Resolve returns the key of an override in the form of [ParsePattern], from what an

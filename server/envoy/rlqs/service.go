@@ -1,6 +1,7 @@
 package rlqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -88,9 +89,7 @@ func New(e *engine.Engine, o *Options) (*Service, error) {
 		engine: e, addresses: address.NewResolver(nil, 0), wake: make(chan struct{}, 1),
 		buckets: map[string]*bucket{}, streams: map[*stream]bool{}, clients: map[string]*client{},
 	}
-	if o != nil {
-		s.options = *o
-	}
+	s.options = *cmp.Or(o, &Options{})
 	s.options.MaxStreams = defaults.Or(s.options.MaxStreams, defaultMaxStreams)
 	s.options.MaxBuckets = defaults.Or(s.options.MaxBuckets, defaultMaxBuckets)
 	s.options.MaxMembers = defaults.Or(s.options.MaxMembers, defaultMaxMembers)

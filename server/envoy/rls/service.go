@@ -85,21 +85,14 @@ type Service struct {
 
 // NewService returns a service. Nil options are all defaults.
 func NewService(e *engine.Engine, o *ServiceOptions) *Service {
-	s := &Service{engine: e}
-	if o != nil {
-		s.options = *o
-	}
-	setDefault(&s.options.LimitHeader, "RateLimit-Limit")
-	setDefault(&s.options.RemainingHeader, "RateLimit-Remaining")
-	setDefault(&s.options.ResetHeader, "RateLimit-Reset")
+	s := &Service{engine: e, options: *cmp.Or(o, &ServiceOptions{})}
+	s.options.LimitHeader = cmp.Or(s.options.LimitHeader, "RateLimit-Limit")
+	s.options.RemainingHeader = cmp.Or(s.options.RemainingHeader, "RateLimit-Remaining")
+	s.options.ResetHeader = cmp.Or(s.options.ResetHeader, "RateLimit-Reset")
 	if s.options.Now == nil {
 		s.options.Now = time.Now
 	}
 	return s
-}
-
-func setDefault(name *string, value string) {
-	*name = cmp.Or(*name, value)
 }
 
 // A Call is a request and its response. Reusing one saves allocations.

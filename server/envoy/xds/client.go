@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -63,13 +64,8 @@ type rejection struct {
 
 // New returns a client. It reads the certificates but does not connect yet.
 func New(c *Config, o *Options) (*Client, error) {
-	client := &Client{config: *c}
-	if o != nil {
-		client.o = *o
-	}
-	if client.log = client.o.Log; client.log == nil {
-		client.log = slog.New(slog.DiscardHandler)
-	}
+	client := &Client{config: *c, o: *cmp.Or(o, &Options{})}
+	client.log = cmp.Or(client.o.Log, slog.New(slog.DiscardHandler))
 	client.o.MinBackoff = defaults.Or(client.o.MinBackoff, 500*time.Millisecond)
 	client.o.MaxBackoff = defaults.Or(client.o.MaxBackoff, 30*time.Second)
 	_, err := c.credentials()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+
 	"github.com/penstock-io/penstock"
 )
 

@@ -53,7 +53,7 @@ func (s *Server) tryRules(set *rules.Set, err error) error {
 	for _, w := range left {
 		s.log.Warn("candidate rule has no effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
-	s.engine.TryRules(set)
+	s.engine.Trials.TryRules(set)
 	s.log.Info("candidate rules loaded", "path", s.config.CandidateRules, "rules", len(set.Rules()), "compared", len(s.engine.Candidates()))
 	return nil
 }

@@ -49,8 +49,8 @@ func overridesCollector(all *overrides.Set, e *engine.Engine) collector {
 		for _, k := range overrides.Kinds {
 			to.gauge(overridesDesc, int64(all.Count(k)), k.String())
 		}
-		for _, n := range e.BannedCounters() {
-			to.counter(bannedDesc, n.Count, n.Rule)
+		for _, n := range e.StatsOfRules() {
+			to.counter(bannedDesc, n.Banned.Load(), n.Rule)
 		}
 		to.counter(skippedDesc, all.Skipped())
 	}

@@ -92,10 +92,10 @@ func (s *Server) changeCandidate(r *http.Request, q *candidateQuery) error {
 		return err
 	}
 	if r.Method == http.MethodDelete {
-		if !s.engine.EndTrial(q.rule) {
+		if !s.engine.Trials.End(q.rule) {
 			err = &notFoundError{what: "no candidate of this rule was set at runtime, and one of a rule file ends when it is removed there"}
 		}
-	} else if err = s.engine.Try(rule, limit, until); err != nil {
+	} else if err = s.engine.Trials.Try(rule, limit, until); err != nil {
 		err = &parameterError{"limit", "it cannot be counted: " + err.Error()}
 	}
 	if err != nil {

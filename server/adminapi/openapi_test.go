@@ -232,11 +232,11 @@ func (t *apiTest) sendCandidates() {
 			t.Fatal(err)
 		}
 		e.SetRules(set)
-		e.TryRules(nil)
+		e.Trials.TryRules(nil)
 		if candidate == "" {
 			tried, _ := rules.Parse(rules.File{Name: "next.yaml", Text: []byte("domain: edge\ndescriptors: [{key: remote_address, limit: 3/1m}, {key: more, limit: 1/1m}]")})
 			_ = tried.AsCandidates()
-			e.TryRules(tried)
+			e.Trials.TryRules(tried)
 		}
 		t.send(s, "GET", "/v1/candidates", "")
 	}

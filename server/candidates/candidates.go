@@ -124,10 +124,15 @@ func (k *Keys) Compare(t *Trial, old []*Comparison) *Comparison {
 	return c
 }
 
-// A Set has the candidates that were set at runtime. They end with the process. It is safe for concurrent use.
+// A Set has the candidates beside those in the rules: what was set at runtime, which ends with the process, and a set of
+// rules that is tried as a whole. It is safe for concurrent use.
 type Set struct {
+	claim   func(...penstock.Limit) error
+	changed func()
+
 	mu     sync.Mutex
 	byRule map[string]atRuntime
+	whole  *rules.Set
 }
 
 type atRuntime struct {
@@ -135,23 +140,55 @@ type atRuntime struct {
 	until time.Time
 }
 
-// Put sets the candidate of a rule, until a time if that is not zero.
-func (s *Set) Put(rule string, l penstock.Limit, until time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byRule == nil {
-		s.byRule = map[string]atRuntime{}
-	}
-	s.byRule[rule] = atRuntime{l, until}
+// NewSet returns an empty set. Claim says whether the store can decide under a limit, and changed is called after each
+// change.
+func NewSet(claim func(...penstock.Limit) error, changed func()) *Set {
+	return &Set{claim: claim, changed: changed, byRule: map[string]atRuntime{}}
 }
 
-// Delete ends the candidate of a rule, and reports whether there was one.
-func (s *Set) Delete(rule string) bool {
+// Try sets a candidate of a rule until a time, or if that is zero, until the process ends. The error says why it cannot
+// be counted.
+func (s *Set) Try(rule *rules.Rule, l penstock.Limit, until time.Time) error {
+	c, err := rule.NewCandidate(l)
+	if err == nil {
+		err = s.claim(c.Limit)
+	}
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.byRule[rule.Name] = atRuntime{l, until}
+	s.mu.Unlock()
+	if !until.IsZero() {
+		time.AfterFunc(time.Until(until), s.changed)
+	}
+	s.changed()
+	return nil
+}
+
+// End ends a candidate that Try has set, and reports whether there was one.
+func (s *Set) End(rule string) bool {
+	s.mu.Lock()
 	_, ok := s.byRule[rule]
 	delete(s.byRule, rule)
+	s.mu.Unlock()
+	s.changed()
 	return ok
+}
+
+// TryRules tries a set of rules as a whole, in place of an earlier one. See [rules.Set.AsCandidates].
+func (s *Set) TryRules(whole *rules.Set) {
+	s.mu.Lock()
+	s.whole = whole
+	s.mu.Unlock()
+	s.changed()
+}
+
+// Rules returns the rules that are tried as a whole, or nil.
+func (s *Set) Rules() *rules.Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.whole
 }
 
 // Of returns the candidate of a rule, or nil: the one that was set and has not ended, or that of its file.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -59,7 +58,7 @@ func (f *found) addTriedRules(n int) (plain bool) {
 		}
 		start := len(f.keys)
 		var rule *rules.Rule
-		if rule, f.keys = domain.Match(f.ds[i].Entries, f.keys); rule == nil || !f.replace(f.limited[:n], i, rule) {
+		if rule, f.keys = domain.Match(f.ds[i].Entries, f.keys); rule == nil || !f.limited[:n].replaceBy(f.table.trials[rule.Index], i) {
 			f.keys = f.keys[:start]
 			continue
 		}
@@ -71,16 +70,15 @@ func (f *found) addTriedRules(n int) (plain bool) {
 	return plain
 }
 
-// replace reports whether a rule that is tried replaces the limits of a descriptor.
-func (f *found) replace(limited []limitedDescriptor, index int, by *rules.Rule) bool {
-	t := f.table.trials[by.Index]
-	if t == nil || slices.ContainsFunc(limited, func(d limitedDescriptor) bool {
-		return d.index == index && (!d.isTried() || d.replaced || t.same && d.rule.Name == by.Name)
+// replaceBy reports whether a rule that is tried replaces the limits of a descriptor.
+func (all limitedDescriptors) replaceBy(t *trial, index int) bool {
+	if t == nil || slices.ContainsFunc(all, func(d limitedDescriptor) bool {
+		return d.index == index && (!d.isTried() || d.replaced || t.same && d.rule.Name == t.rule.Name)
 	}) {
 		return false
 	}
-	for i := range limited {
-		limited[i].replaced = limited[i].replaced || limited[i].index == index
+	for i := range all {
+		all[i].replaced = all[i].replaced || all[i].index == index
 	}
 	return true
 }
@@ -104,9 +102,9 @@ func (f *found) addCandidate(index, key, end int, t *trial) (plain bool) {
 }
 
 // phaseBeside returns the phase of the descriptor that a candidate may replace.
-func (f *found) phaseBeside(d *limitedDescriptor) phase {
-	for i := range f.limited {
-		if o := &f.limited[i]; o.index == d.index && o.trial == nil {
+func (all limitedDescriptors) phaseBeside(d *limitedDescriptor) phase {
+	for i := range all {
+		if o := &all[i]; o.index == d.index && o.trial == nil {
 			return o.phase
 		}
 	}
@@ -131,15 +129,15 @@ func (ev *evaluation) callBeside(ctx context.Context) error {
 }
 
 // putCandidatesLast moves them behind the limits in force, which a store decides then whatever fails about candidates.
-func (ev *evaluation) putCandidatesLast() {
+func (q *queue) putCandidatesLast() {
 	n := 0
-	for i, d := range ev.queued {
+	for i, d := range q.queued {
 		if d.trial != nil {
 			continue
 		}
 		for j := i; j > n; j-- {
-			ev.queued[j], ev.queued[j-1] = ev.queued[j-1], ev.queued[j]
-			ev.requests[j], ev.requests[j-1] = ev.requests[j-1], ev.requests[j]
+			q.queued[j], q.queued[j-1] = q.queued[j-1], q.queued[j]
+			q.requests[j], q.requests[j-1] = q.requests[j-1], q.requests[j]
 		}
 		n++
 	}
@@ -147,22 +145,22 @@ func (ev *evaluation) putCandidatesLast() {
 
 // isAboutCandidate reports whether an error is about candidates alone: the limits in force, which come before them, are
 // decided.
-func (ev *evaluation) isAboutCandidate(err error) bool {
-	for n, d := range ev.queued {
-		if d.trial == nil && ev.decisions[n] == (penstock.Decision{}) {
+func (q *queue) isAboutCandidate(err error) bool {
+	for n, d := range q.queued {
+		if d.trial == nil && q.decisions[n] == (penstock.Decision{}) {
 			return false
 		}
 	}
 	var about *penstock.RequestError
-	return ev.queued[0].trial != nil || errors.As(err, &about) && about.Index < len(ev.queued) && ev.queued[about.Index].trial != nil
+	return q.queued[0].trial != nil || errors.As(err, &about) && about.Index < len(q.queued) && q.queued[about.Index].trial != nil
 }
 
 // outcomes returns what both worlds say of a candidate's descriptor, and whether another limit of the candidate's
 // world denies the request.
-func (ev *evaluation) outcomes(d *limitedDescriptor) (inForce, candidate, others bool) {
+func (all limitedDescriptors) outcomes(d *limitedDescriptor) (inForce, candidate, others bool) {
 	candidate = d.denied
-	for i := range ev.limited {
-		o := &ev.limited[i]
+	for i := range all {
+		o := &all[i]
 		same := o.index == d.index
 		switch {
 		case o == d || !o.denied:
@@ -179,19 +177,19 @@ func (ev *evaluation) outcomes(d *limitedDescriptor) (inForce, candidate, others
 
 // compare compares what the candidates say of the request with what the limits in force say. What was decided without
 // the store says nothing about either.
-func (ev *evaluation) compare() {
-	for i := range ev.limited {
-		if ev.limited[i].status.Decision.Source == penstock.SourceFallback {
+func (f *found) compare() {
+	for i := range f.limited {
+		if f.limited[i].status.Decision.Source == penstock.SourceFallback {
 			return
 		}
 	}
-	for i := range ev.limited {
-		d := &ev.limited[i]
+	for i := range f.limited {
+		d := &f.limited[i]
 		if d.trial == nil || d.trial.compared == nil || d.cost <= 0 || !d.decided {
 			continue
 		}
-		if inForce, candidate, others := ev.outcomes(d); !others {
-			d.trial.compared.Count(ev.keyOf(d), inForce, candidate)
+		if inForce, candidate, others := f.limited.outcomes(d); !others {
+			d.trial.compared.Count(f.keyOf(d), inForce, candidate)
 		}
 	}
 }
@@ -203,17 +201,17 @@ type candidateTable struct {
 	trials   []*trial   // by Rule.Index of tried; nil if they cannot be counted
 }
 
-func (t *ruleTable) addTrials(tried *rules.Set, old *ruleTable) {
+func (t *ruleTable) addTrials(old *ruleTable) {
 	for _, r := range t.set.Rules() {
-		if c, about := t.engine.candidates.Of(r); c != nil {
+		if c, about := t.engine.Trials.Of(r); c != nil {
 			t.states[r.Index].candidate = t.newTrial(c, about, old)
 		}
 	}
-	if t.tried = tried; tried == nil {
+	if t.tried = t.engine.Trials.Rules(); t.tried == nil {
 		return
 	}
-	t.trials = make([]*trial, len(tried.Rules()))
-	for i, p := range candidates.Pairs(t.set, tried) {
+	t.trials = make([]*trial, len(t.tried.Rules()))
+	for i, p := range candidates.Pairs(t.set, t.tried) {
 		if p.Rule != nil {
 			t.trials[i] = t.newTrial(p.Rule, p.Trial, old)
 			t.trials[i].same = p.Same
@@ -230,50 +228,5 @@ func (t *ruleTable) newTrial(c *rules.Rule, about *candidates.Trial, old *ruleTa
 	return added
 }
 
-// candidateSource is where candidates come from, beside the rules.
-type candidateSource struct {
-	candidates     candidates.Set
-	comparedKeys   candidates.Keys
-	candidateRules *rules.Set // guarded by Engine.loading
-}
-
 // Candidates returns the candidates with what they were compared with.
-func (e *Engine) Candidates() []*candidates.Comparison {
-	if t := e.table.Load(); t != nil {
-		return t.compared
-	}
-	return nil
-}
-
-// TryRules tries a set of rules as a whole, in place of an earlier one. See [rules.Set.AsCandidates].
-func (e *Engine) TryRules(s *rules.Set) {
-	e.loading.Lock()
-	e.candidateRules = s
-	e.loading.Unlock()
-	e.reload()
-}
-
-// Try sets a candidate of a rule until a time, or if that is zero, until the process ends. The error says why it cannot
-// be counted.
-func (e *Engine) Try(rule *rules.Rule, l penstock.Limit, until time.Time) error {
-	c, err := rule.NewCandidate(l)
-	if err == nil {
-		err = e.requestLimits.Claim(c.Limit)
-	}
-	if err != nil {
-		return err
-	}
-	e.candidates.Put(rule.Name, l, until)
-	if !until.IsZero() {
-		time.AfterFunc(time.Until(until), e.reload)
-	}
-	e.reload()
-	return nil
-}
-
-// EndTrial ends a candidate that Try has set, and reports whether there was one.
-func (e *Engine) EndTrial(rule string) bool {
-	ok := e.candidates.Delete(rule)
-	e.reload()
-	return ok
-}
+func (e *Engine) Candidates() []*candidates.Comparison { return e.table.Load().compared }

@@ -188,7 +188,7 @@ func TestNextCandidateNamesItsOwnKeys(t *testing.T) {
 	e := newEngine(t, newMemory(), candidateRules, &engine.Options{TopKeys: topkeys.New(nil)})
 	for count := range int64(2) { // 0/1h denies the first request, and 1/1h the second
 		key := fmt.Sprintf("other=%d", count)
-		if err := e.Try(e.Rules().Rule("shop/other"), penstock.PerHour(count), time.Time{}); err != nil {
+		if err := e.Trials.Try(e.Rules().Rule("shop/other"), penstock.PerHour(count), time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		for range count + 1 {
@@ -225,7 +225,7 @@ descriptors:
 		t.Fatal(left)
 	}
 	trying, deciding := newEngine(t, newMemory(), inForce, nil), newEngine(t, newMemory(), next, nil)
-	trying.TryRules(tried)
+	trying.Trials.TryRules(tried)
 	if n := len(trying.Candidates()); n != 3 {
 		t.Fatalf("%d rules are compared, want 3: those that differ", n)
 	}
@@ -252,7 +252,7 @@ descriptors:
 		t.Errorf("the rules that are tried allow %d of %d, and allow %d in force", counted, asked, allowed)
 	}
 	decide(t, trying, "shop", descriptor(1, "same=a"))
-	trying.TryRules(nil)
+	trying.Trials.TryRules(nil)
 	if n := len(trying.Candidates()); n != 0 {
 		t.Errorf("%d candidates are left", n)
 	}
@@ -262,7 +262,7 @@ func TestCandidateAtRuntimeEnds(t *testing.T) {
 	e := newEngine(t, newMemory(), candidateRules, nil)
 	other, tight := e.Rules().Rule("shop/other"), e.Rules().Rule("shop/tight")
 	for _, rule := range []*rules.Rule{other, tight} {
-		if err := e.Try(rule, penstock.PerHour(1), time.Time{}); err != nil {
+		if err := e.Trials.Try(rule, penstock.PerHour(1), time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -271,10 +271,10 @@ func TestCandidateAtRuntimeEnds(t *testing.T) {
 	want(t, compared(t, e, "shop/other"), "1 1 0 0")
 	e.SetRules(parse(t, candidateRules)) // a reload keeps it, and what it has counted
 	want(t, compared(t, e, "shop/other"), "1 1 0 0")
-	if !e.EndTrial("shop/tight") || e.EndTrial("shop/tight") {
+	if !e.Trials.End("shop/tight") || e.Trials.End("shop/tight") {
 		t.Error("a candidate did not end, or twice")
 	}
-	if err := e.Try(other, penstock.PerHour(1), time.Now().Add(time.Millisecond)); err != nil {
+	if err := e.Trials.Try(other, penstock.PerHour(1), time.Now().Add(time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	isTried := func() bool {
@@ -286,7 +286,7 @@ func TestCandidateAtRuntimeEnds(t *testing.T) {
 	if isTried() {
 		t.Error("it did not end by its time")
 	}
-	if err := e.Try(tight, penstock.Limit{Algorithm: penstock.Concurrent, Count: 1, Period: time.Minute}, time.Time{}); err == nil {
+	if err := e.Trials.Try(tight, penstock.Limit{Algorithm: penstock.Concurrent, Count: 1, Period: time.Minute}, time.Time{}); err == nil {
 		t.Error("permits were accepted as a candidate")
 	}
 }
@@ -317,7 +317,7 @@ func TestCandidateAloneFailsNoRequest(t *testing.T) {
 	})
 	e, tried := newEngine(t, down, candidateRules, nil), parse(t, "domain: shop\ndescriptors: [{key: new, limit: 1/1h}]")
 	_ = tried.AsCandidates()
-	e.TryRules(tried)
+	e.Trials.TryRules(tried)
 	want(t, decide(t, e, "shop", descriptor(1, "new=a")), "allowed: no rule")
 	want(t, compared(t, e, "shop/new"), "0 0 0 0")
 }
@@ -339,7 +339,7 @@ func TestTriedRulesRefuseNoID(t *testing.T) {
 		e := newEngine(t, newMemory(), "domain: shop\ndescriptors: [{key: user, limit: 5/1h fixed-window}]", &engine.Options{CompatEnvoy: compat})
 		tried := parse(t, "domain: shop\ndescriptors: [{key: user, charge: always, limit: 5/1h fixed-window}, {key: new, limit: 5/1h fixed-window}]")
 		_ = tried.AsCandidates()
-		e.TryRules(tried)
+		e.Trials.TryRules(tried)
 		user, unlimited := descriptor(1, "user=a"), descriptor(1, "new=a")
 		for _, c := range []struct {
 			terms engine.Terms
@@ -370,7 +370,7 @@ func TestCandidatesChangeNoAnswer(t *testing.T) {
 		e := newEngine(t, failingForCandidates(memory, func() bool { return chance.IntN(3) == 0 }), candidateRules, &o)
 		tried := parse(t, "domain: shop\ndescriptors: [{key: other, limit: 1/1h fixed-window}, {key: tight, limit: 1/1h burst=1}, {key: new, limit: 1/1h}]")
 		_ = tried.AsCandidates()
-		e.TryRules(tried)
+		e.Trials.TryRules(tried)
 		for i := range 150 {
 			terms, ds := randomRequest(random)
 			var got, want engine.Result

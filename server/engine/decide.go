@@ -197,7 +197,7 @@ func (e *Engine) open(domain string, terms Terms, ds []Descriptor, r *Result) (*
 		return nil, ErrNoDescriptors
 	case len(ds) > e.options.MaxDescriptors:
 		return nil, fmt.Errorf("%w: %d, at most %d", ErrTooManyDescriptors, len(ds), e.options.MaxDescriptors)
-	case t == nil:
+	case t.set == noRules:
 		return nil, ErrNoRules
 	}
 	r.reset(len(ds))
@@ -241,8 +241,7 @@ func (ev *evaluation) decideAdmitted(ctx context.Context) (over bool, err error)
 // HasID reports whether a descriptor has an entry that names a permit under the rules of the
 // domain.
 func (e *Engine) HasID(domain string, entries []rules.Entry) bool {
-	t := e.table.Load()
-	return t != nil && t.set.Domain(domain).HasID(entries)
+	return e.table.Load().set.Domain(domain).HasID(entries)
 }
 
 // MarkReleases marks the descriptors that release permits, for which the caller needs no
@@ -289,9 +288,6 @@ type UnmatchedCounter struct {
 func (e *Engine) UnmatchedCounters() []UnmatchedCounter {
 	all := []UnmatchedCounter{{Count: e.unknownDomain.Load()}}
 	t := e.table.Load()
-	if t == nil {
-		return all
-	}
 	for _, d := range t.set.Domains() {
 		all = append(all, UnmatchedCounter{d.Name, t.unmatched[d.Name].Load()})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/ahead"
 	"github.com/penstock-io/penstock/server/callers"
+	"github.com/penstock-io/penstock/server/candidates"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/rulestats"
@@ -129,9 +130,9 @@ const (
 type Engine struct {
 	callers.Rights
 	requestlimits.Takes
-	candidateSource
 
-	Denials *denials.Store // that are remembered; nil if none are
+	Denials *denials.Store  // that are remembered; nil if none are
+	Trials  *candidates.Set // limits that are tried, beside those in the rules
 
 	options       Options
 	store         penstock.Store
@@ -144,6 +145,7 @@ type Engine struct {
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 
 	reports           ahead.Reports
+	comparedKeys      candidates.Keys
 	requestLimits     *requestlimits.Policy
 	requestLimitState ruleState         // of all request limits
 	OwnHits           hitcount.ByDomain // of descriptors with their own limit, if Options.CountHits is set
@@ -168,12 +170,14 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
 	e.reports = ahead.Reports{TopKeys: e.options.TopKeys, Overrides: e.options.Overrides, OnUnmatched: e.options.OnUnmatched}
+	e.Trials = candidates.NewSet(policy.Claim, e.reload)
 	e.comparedKeys.None = e.options.TopKeys == nil
 	if e.Denials != nil {
 		e.calls = e.Denials
 	}
 	stats := rulestats.NewLocal(e.requestLimitState.stats.Stats, e.options.TopKeys, e.options.Shadow)
 	e.Takes = requestlimits.NewTakes(policy, e.calls, stats, e.options.OnTaken)
+	e.SetRules(nil)
 	return e
 }
 
@@ -217,15 +221,13 @@ func (e *Engine) SetRules(s *rules.Set) {
 func (e *Engine) reload() {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	if t := e.table.Load(); t != nil {
-		e.table.Store(newRuleTable(e, t.set, t))
-	}
+	e.table.Store(newRuleTable(e, e.Rules(), e.table.Load()))
 }
 
 // Rules returns the current rules, or nil.
 func (e *Engine) Rules() *rules.Set {
-	if t := e.table.Load(); t != nil {
-		return t.set
+	if s := e.table.Load().set; s != noRules {
+		return s
 	}
 	return nil
 }

@@ -193,7 +193,7 @@ func (f *found) phaseOf(d *limitedDescriptor) phase {
 	case d.cost > 0 && d.own && (d.underRule || d.addsHits()):
 		return phaseOwn
 	case d.trial != nil:
-		return f.phaseBeside(d)
+		return f.limited.phaseBeside(d)
 	case d.cost <= 0 || r.Shadow:
 		return phaseLast
 	case d.quota:

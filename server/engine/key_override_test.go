@@ -135,9 +135,9 @@ func TestBanOfOtherRules(t *testing.T) {
 	if c := o.RuleStats(); c[4].Rule != "o/shadow" || c[4].Shadowed.Load() != 1 {
 		t.Errorf("the ban of a shadow rule is not counted: %v", c[4].Rule)
 	}
-	for _, c := range o.BannedCounters() {
-		if want := map[string]uint64{"o/shadow": 1, "o/free": 1, "o/log": 1, "o/quota": 2}[c.Rule]; c.Count != want {
-			t.Errorf("%s: %d banned requests, want %d", c.Rule, c.Count, want)
+	for _, c := range o.StatsOfRules() {
+		if want := map[string]uint64{"o/shadow": 1, "o/free": 1, "o/log": 1, "o/quota": 2}[c.Rule]; c.Banned.Load() != want {
+			t.Errorf("%s: %d banned requests, want %d", c.Rule, c.Banned.Load(), want)
 		}
 	}
 }

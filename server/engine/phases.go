@@ -244,7 +244,7 @@ func (ev *evaluation) isDenied(d *limitedDescriptor) bool {
 	if d.trial == nil {
 		return ev.over || d.denied
 	}
-	_, denied, others := ev.outcomes(d)
+	_, denied, others := ev.limited.outcomes(d)
 	return denied || others
 }
 

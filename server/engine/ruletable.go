@@ -38,12 +38,12 @@ type ruleState struct {
 	candidate *trial // nil without one
 }
 
+// noRules is the set of an engine before rules are loaded.
+var noRules = &rules.Set{}
+
 func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 	if s == nil {
-		return nil
-	}
-	if old == nil {
-		old = &ruleTable{}
+		return &ruleTable{set: noRules, engine: e}
 	}
 	kept := old.stats()
 	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), unmatched: unmatchedCounters(s, old), engine: e}
@@ -53,13 +53,13 @@ func newRuleTable(e *Engine, s *rules.Set, old *ruleTable) *ruleTable {
 		state.overrides, state.changed = e.options.Overrides.Index(r.CountedBy), &sync.Map{}
 		t.states[r.Index] = *state
 	}
-	t.addTrials(e.candidateRules, old)
+	t.addTrials(old)
 	return t
 }
 
 // stateOf returns the state of a rule, or nil if the rules were reloaded meanwhile.
 func (t *ruleTable) stateOf(r *rules.Rule) *ruleState {
-	if t == nil || r.Index >= len(t.states) || t.set.Rules()[r.Index] != r {
+	if r.Index >= len(t.states) || t.set.Rules()[r.Index] != r {
 		return nil
 	}
 	return &t.states[r.Index]

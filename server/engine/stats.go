@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/hitcount"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/rulestats"
 )
 
@@ -15,9 +18,6 @@ type RuleStats = rulestats.Rule
 func (e *Engine) RuleStats() []*RuleStats {
 	all := []*RuleStats{e.requestLimitState.stats}
 	t := e.table.Load()
-	if t == nil {
-		return all
-	}
 	for i, r := range t.set.Rules() {
 		if !r.Unlimited {
 			all = append(all, t.states[i].stats)
@@ -26,20 +26,11 @@ func (e *Engine) RuleStats() []*RuleStats {
 	return all
 }
 
-// A BannedCounter is how many requests to a rule were denied by a ban.
-type BannedCounter struct {
-	Rule  string
-	Count uint64
-}
-
-// BannedCounters returns the counter of every rule.
-func (e *Engine) BannedCounters() (all []BannedCounter) {
+// StatsOfRules returns the live statistics of every rule, also of those without a limit: bans deny requests to them.
+func (e *Engine) StatsOfRules() (all []*RuleStats) {
 	t := e.table.Load()
-	if t == nil {
-		return nil
-	}
 	for i := range t.states {
-		all = append(all, BannedCounter{t.states[i].stats.Rule, t.states[i].stats.Banned.Load()})
+		all = append(all, t.states[i].stats)
 	}
 	return all
 }
@@ -113,4 +104,45 @@ func (d *limitedDescriptor) addKey(e *Engine, key string) {
 	} else if sample, ok := keys.Sample(outcome); ok {
 		keys.RecordSample(sample, d.state.source, key, d.cost, remaining)
 	}
+}
+
+// addHits counts the hits of a descriptor that was decided.
+func (d *limitedDescriptor) addHits(to *hitcount.Hits, nearLimitRatio float64) {
+	hits := min(d.cost, rulestats.MaxUnits)
+	to.Add(&hitcount.Decision{
+		Hits: hits, Before: d.hitsBefore(hits), Limit: d.maxHits, NearLimitRatio: nearLimitRatio,
+		Denied: d.denied, Cached: d.isCachedDenial(), Shadow: d.rule.Shadow,
+	})
+}
+
+// hitsBefore returns how many hits there were before the request, if its own were added.
+func (d *limitedDescriptor) hitsBefore(own int64) int64 {
+	if d.addsHits() {
+		return d.sum - own
+	}
+	dec := &d.status.Decision
+	return max(dec.Limit-dec.Remaining-dec.Granted, 0)
+}
+
+// hitsOf returns where the hits of a descriptor are counted.
+func (ev *evaluation) hitsOf(d *limitedDescriptor) *hitcount.Hits {
+	var told bool
+	stats, byValue := d.state.stats, &d.state.stats.HitsByValue
+	switch entries := ev.ds[d.index].Entries; {
+	case d.own:
+		byValue = ev.engine.OwnHits.Of(ev.domain.Name)
+		ev.metricPath, told = rules.AppendOwnMetricPath(ev.metricPath[:0], entries)
+	case d.rule.HasMetricValues():
+		ev.metricPath, told = ev.domain.AppendMetricPath(ev.metricPath[:0], d.rule, entries)
+	default:
+		return &stats.Hits
+	}
+	if !told {
+		return &stats.Hits
+	}
+	h, first := byValue.Find(ev.metricPath)
+	if first && ev.engine.options.OnMetricValues != nil {
+		ev.engine.options.OnMetricValues(cmp.Or(d.rule.Name, "overrides of "+ev.domain.Name))
+	}
+	return cmp.Or(h, &stats.Hits)
 }

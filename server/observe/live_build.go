@@ -53,8 +53,8 @@ func (o *Observer) summary(w Window) *Live {
 	for _, n := range o.engine.UnmatchedCounters() {
 		l.Unmatched += n.Count
 	}
-	for _, n := range o.engine.BannedCounters() {
-		l.Banned += n.Count
+	for _, n := range o.engine.StatsOfRules() {
+		l.Banned += n.Banned.Load()
 	}
 	l.Rules = o.ruleRows(w)
 	for _, c := range o.engine.RuleStats() {

@@ -23,7 +23,7 @@ import (
 // No take waits for a batch to fill. An idle store sends immediately, unbatched.
 // Otherwise the first take of a batch yields the processor once, so that
 // goroutines that are ready to run can join, and seals it. If these are so many that
-// the batch is full or old before, the take that finds out seals it. Whoever seals a
+// the batch is full or old before, the take that finds out seals it. The take that seals a
 // batch sends it.
 type batch struct {
 	takes  []take

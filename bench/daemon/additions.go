@@ -22,9 +22,11 @@ func (b *bench) additions() []addition {
 	const limit, also = "limit: 1/24h burst=20000", ", also: 1/12h burst=20000"
 	const candidate = ", candidate: 2/24h burst=10000"
 	recordings := b.file("recordings/none", "")
+	tried := b.file("tried/bench.yaml", "domain: bench\ndescriptors: [{key: user, limit: 2/24h burst=10000}]\n")
 	return []addition{
 		{title: "a candidate, on Redis", limit: limit, added: limit + candidate, onRedis: true, most: 1.6},
 		{title: "a candidate beside two limits, on Redis", limit: limit + also, added: limit + also + candidate, onRedis: true, most: 1.6},
+		{title: "--candidate-rules, on Redis", limit: limit, flags: []string{"--candidate-rules", tried}, onRedis: true, most: 1.6},
 		{title: "--record", limit: limit, flags: []string{"--record", recordings + ".d"}, most: 1.05},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -112,7 +113,9 @@ func (all limitedDescriptors) phaseBeside(d *limitedDescriptor) phase {
 }
 
 // callBeside has the store decide a queue all or nothing, except for candidates, which are last. One limit needs no
-// more than a call beside them.
+// more than a call beside them. Of several, candidates are a call of their own, at the same time, so that the request
+// waits for one round trip: all or nothing for the first of a batch alone would be a further operation of every store
+// and every wrapper. What that call leaves open is not compared.
 func (ev *evaluation) callBeside(ctx context.Context) error {
 	store, n := ev.engine.calls, 0
 	for n < len(ev.queued) && ev.queued[n].trial == nil {
@@ -121,11 +124,10 @@ func (ev *evaluation) callBeside(ctx context.Context) error {
 	if n < 2 {
 		return penstock.TakeEach(ctx, store, ev.requests, ev.decisions)
 	}
-	err := penstock.TakeAll(ctx, store, ev.requests[:n], ev.decisions[:n])
-	if err == nil {
-		_ = penstock.TakeEach(ctx, store, ev.requests[n:], ev.decisions[n:]) // what it leaves open is not compared
-	}
-	return err
+	var beside sync.WaitGroup
+	beside.Go(func() { _ = penstock.TakeEach(ctx, store, ev.requests[n:], ev.decisions[n:]) })
+	defer beside.Wait()
+	return penstock.TakeAll(ctx, store, ev.requests[:n], ev.decisions[:n])
 }
 
 // putCandidatesLast moves them behind the limits in force, which a store decides then whatever fails about candidates.

@@ -416,6 +416,51 @@ func TestCandidateOnAShardThatIsDown(t *testing.T) {
 	want(t, compared(t, e, "shop/loose"), "0 0 0 0")
 }
 
+// Several limits and their candidates are two calls of the store at the same time: each waits here for the other.
+func TestCandidatesBesideSeveralLimitsShareTheirRoundTrip(t *testing.T) {
+	memory, meet := newMemory(), make(chan struct{})
+	e := newEngine(t, penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		if all {
+			meet <- struct{}{}
+		} else {
+			<-meet
+		}
+		return penstock.TakeBatch(ctx, memory, rs, ds, all)
+	}), candidateRules, nil)
+	want(t, decide(t, e, "shop", descriptor(1, "tight=a"), descriptor(1, "loose=a")), "allowed: granted=1 remaining=1 | granted=1 remaining=3")
+	want(t, compared(t, e, "shop/loose"), "1 0 0 0")
+}
+
+// A request that fails leaves nothing charged to its candidates, with several limits beside them and with one.
+func TestCandidateIsRefundedAfterAnError(t *testing.T) {
+	for _, ds := range [][]engine.Descriptor{
+		{descriptor(1, "loose=a")},
+		{descriptor(1, "loose=a"), descriptor(1, "other=a")},
+	} {
+		memory, down := newMemory(), true
+		e := newEngine(t, penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+			if !down || strings.Contains(rs[0].Limit.Name, "candidate") {
+				return penstock.TakeBatch(ctx, memory, rs, ds, all)
+			}
+			if n := len(rs) - 1; strings.Contains(rs[n].Limit.Name, "candidate") {
+				_ = penstock.TakeBatch(ctx, memory, rs[n:], ds[n:], all)
+			}
+			return penstock.ErrUnavailable
+		}), candidateRules, nil)
+		for range 3 {
+			var r engine.Result
+			if err := e.Decide(t.Context(), "shop", ds, &r); !errors.Is(err, penstock.ErrUnavailable) {
+				t.Fatalf("got %v", err)
+			}
+		}
+		down = false
+		for range 3 {
+			decide(t, e, "shop", ds...)
+		}
+		want(t, compared(t, e, "shop/loose"), "2 1 0 0")
+	}
+}
+
 // A call that refunds a candidate also peeks at a limit in force. If all of it fails, the peek is no denial, and if only the
 // refund does, that fails no request.
 func TestCandidateRefundFailsBesideAPeek(t *testing.T) {

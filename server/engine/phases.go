@@ -343,7 +343,7 @@ func (ev *evaluation) add(d *limitedDescriptor, cost int64) *penstock.Request {
 }
 
 // call has the store decide the queue, and records the decisions: also after an error, when
-// some may have been made, so that refundAll knows them. All or nothing, none has.
+// some may have been made, so that refundAll knows them. All or nothing, none has, but for candidates.
 func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
 	if len(ev.requests) == 0 {
 		return nil
@@ -365,7 +365,7 @@ func (ev *evaluation) call(ctx context.Context, all bool) (err error) {
 	if err != nil && len(ev.tried) > 0 && ev.isAboutCandidate(err) {
 		err = nil
 	}
-	if err == nil || !all {
+	if err == nil || !all || len(ev.tried) > 0 && len(ev.requests) > 1 {
 		ev.record()
 	}
 	ev.queue.clear()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/penstock-io/penstock"
@@ -19,8 +20,8 @@ import (
 
 // sqlSchemes are the databases that can be the store, by the scheme of its URL.
 var sqlSchemes = map[string]sqlScheme{
-	"postgres":   {sqlstore.PostgreSQL, "pgx", func(text string) (string, error) { return text, nil }},
-	"postgresql": {sqlstore.PostgreSQL, "pgx", func(text string) (string, error) { return text, nil }},
+	"postgres":   {sqlstore.PostgreSQL, "pgx", postgresSource},
+	"postgresql": {sqlstore.PostgreSQL, "pgx", postgresSource},
 	"mysql":      {sqlstore.MySQL, "mysql", mysqlSource},
 	"sqlite":     {sqlstore.SQLite, "sqlite", sqliteSource},
 }
@@ -36,6 +37,12 @@ func (c *Config) sqlScheme() (sqlScheme, bool) {
 	name, _, _ := strings.Cut(c.Store, ":")
 	scheme, ok := sqlSchemes[name]
 	return scheme, ok
+}
+
+// postgresSource returns the URL itself, which the driver would otherwise read at the first connection.
+func postgresSource(text string) (string, error) {
+	_, err := pgx.ParseConfig(text)
+	return text, err
 }
 
 // mysqlSource turns mysql://user:password@host:port/database?parameters around.

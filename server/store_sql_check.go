@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,14 +15,18 @@ import (
 )
 
 // sqlChecks are queries for the version of a database, and for its clock in seconds since 1970; SQLite uses that of this machine.
-var sqlChecks = map[sqlstore.Dialect]struct{ version, clock string }{
-	sqlstore.PostgreSQL: {"SELECT 'PostgreSQL ' || current_setting('server_version')", "SELECT extract(epoch FROM clock_timestamp())::float8"},
-	sqlstore.MySQL:      {"SELECT version()", "SELECT unix_timestamp(sysdate(6))"},
-	sqlstore.SQLite:     {"SELECT 'SQLite ' || sqlite_version()", ""},
+// Refused is what to do if it cannot be opened.
+var sqlChecks = map[sqlstore.Dialect]struct{ version, clock, refused string }{
+	sqlstore.PostgreSQL: {"SELECT 'PostgreSQL ' || current_setting('server_version')", "SELECT extract(epoch FROM clock_timestamp())::float8", checkURL},
+	sqlstore.MySQL:      {"SELECT version()", "SELECT unix_timestamp(sysdate(6))", checkURL},
+	sqlstore.SQLite:     {"SELECT 'SQLite ' || sqlite_version()", "", "want a file in a directory that exists, and that the daemon may write"},
 }
 
+const checkURL = "check user, password and database in the URL"
+
 // CheckSQL tries whether the database of the settings can be the store, as [redisstore.Check] does with Redis. It is
-// nil without an error if the store is no database. The table is created, as a server would.
+// nil without an error if the store is no database. The error is [penstock.ErrUnavailable] if the database does not answer.
+// The table is created, as a server would.
 func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err error) {
 	scheme, ok := c.sqlScheme()
 	if !ok {
@@ -37,18 +42,19 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 	add := func(what, detail, advice string, err error) bool {
 		f := redisstore.Finding{What: what, State: redisstore.Works, Detail: detail}
 		if err != nil {
-			f.State, f.Detail, f.Advice = redisstore.Broken, err.Error(), advice
+			f.State, f.Detail, f.Advice = redisstore.Broken, serverWords(err), advice
 		}
 		found = append(found, f)
 		return err == nil
 	}
 	version, queries := "", sqlChecks[scheme.dialect]
 	if err = db.QueryRowContext(ctx, queries.version).Scan(&version); isOutage(err) {
-		return nil, err
-	}
-	if !add("server", version, "the database, its user and its password must exist: see the URL", err) {
+		return nil, fmt.Errorf("%w: %w", penstock.ErrUnavailable, err)
+	} else if err != nil {
+		add("connection", "", queries.refused, err)
 		return found, nil
 	}
+	add("server", version, "", nil)
 	statement, _ := sqlstore.CreateTable(scheme.dialect, c.SQLTable)
 	table := cmp.Or(c.SQLTable, sqlstore.DefaultTable)
 	if !add("table", table, "give the user the right to create it, or create it: "+statement, sqlstore.Migrate(ctx, db, scheme.dialect, c.SQLTable)) {
@@ -65,6 +71,18 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 	}
 	add("fleet", "counters are shared; overrides, penalties and the list of daemons are not: set --nodes", "", nil)
 	return found, nil
+}
+
+// serverWords returns what a database has replied, without the addresses that the driver tried, of a line each.
+func serverWords(err error) string {
+	var postgres interface {
+		error
+		SQLState() string
+	}
+	if errors.As(err, &postgres) {
+		return postgres.Error()
+	}
+	return err.Error()
 }
 
 // tryTakes takes a key's only unit, is denied another, and resets the key, which deletes its row.

@@ -64,8 +64,8 @@ func TestIntegrationCheckSQLTriesRights(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", url, found, err)
 		}
 		for _, f := range found {
-			if (f.State == redisstore.Broken) != (f.What == broken) {
-				t.Errorf("%s: %+v, want broken: %q", url, f, broken)
+			if (f.State == redisstore.Broken) != (f.What == broken) || (f.Advice == "") != (f.State == redisstore.Works) || strings.Contains(f.Detail, "\n") {
+				t.Errorf("%s: %+v, want broken: %q, with an advice, on one line", url, f, broken)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func TestIntegrationCheckSQLTriesRights(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	taker := strings.Replace(postgres.URL, "penstock@", "taker@", 1)
-	check(taker, "server")
+	check(taker, "connection")
 	for _, step := range []struct{ statement, broken string }{
 		{"CREATE ROLE taker LOGIN", "table"},
 		{"GRANT SELECT ON penstock TO taker", "takes"},

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server"
 	"github.com/spf13/cobra"
@@ -31,7 +33,7 @@ degraded and what that costs, and what is broken and what to change. In a databa
 creates the table if it does not exist. Without --store it tries the store of the server's
 settings: the config file and the environment.
 
-The exit code is 0 if nothing is broken, 1 if something is, and 2 if there is no answer.`,
+The exit code is 0 if nothing is broken, 1 if something is, and 2 if the settings are wrong.`,
 		Example: `  penstock doctor --store redis://localhost:6379
   penstock doctor --store redis://localhost:6379 --json`,
 		Args: noArgs,
@@ -61,6 +63,9 @@ func (d *doctor) run(c *cobra.Command, _ []string) error {
 	if findings == nil && err == nil {
 		findings, err = redisstore.Check(c.Context(), settings.Store, &redisstore.Options{Prefix: settings.RedisPrefix, Timeout: settings.RedisTimeout})
 	}
+	if errors.Is(err, penstock.ErrUnavailable) {
+		findings, err = []redisstore.Finding{noAnswer(err)}, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -74,6 +79,16 @@ func (d *doctor) run(c *cobra.Command, _ []string) error {
 		return errNegative
 	}
 	return nil
+}
+
+// noAnswer is what was found of a store that cannot be reached.
+func noAnswer(err error) redisstore.Finding {
+	f := redisstore.Finding{What: "connection", State: redisstore.Broken, Detail: oneLine(err)}
+	if network := net.Error(nil); errors.As(err, &network) {
+		f.Detail = network.Error() // without the words of each driver around it
+	}
+	f.Advice = "nothing answers: check that the server runs, and that this machine can reach the host and port of the URL"
+	return f
 }
 
 // printFindings prints a table for people to read.

@@ -80,6 +80,15 @@ func (r *run) startRegions(rig *regionRig) *load {
 	return l
 }
 
+// loadRegions starts the servers and the load, and waits until that many takes are answered.
+func (r *run) loadRegions(answers int) (*regionRig, *load) {
+	r.Helper()
+	rig := r.newRegionRig(r.redis())
+	l := r.startRegions(rig)
+	l.awaitAnswers(r.scale(answers))
+	return rig, l
+}
+
 // takePools empties all pools, when no lot is on its way any more, and returns what they had of each key.
 func (r *run) takePools(rig *regionRig) map[string]int64 {
 	const script = `local found = {}
@@ -108,9 +117,7 @@ func (r *run) takePools(rig *regionRig) map[string]int64 {
 
 // cutRegionOff is F33: the connections of a region to home are lost without notice.
 func cutRegionOff(r *run) {
-	rig := r.newRegionRig(r.redis())
-	l := r.startRegions(rig)
-	l.awaitAnswers(r.scale(1500))
+	rig, l := r.loadRegions(1500)
 	frozen := rig.toHome[2].Freeze()
 	l.awaitMisses(r.scale(50))
 	l.awaitAnswers(r.scale(500)) // of the other regions
@@ -122,9 +129,7 @@ func cutRegionOff(r *run) {
 
 // cutLots is F34: connections break within the answers of home.
 func cutLots(r *run) {
-	rig := r.newRegionRig(r.redis())
-	l := r.startRegions(rig)
-	l.awaitAnswers(r.scale(500))
+	rig, l := r.loadRegions(500)
 	cuts := 0
 	for k := range r.scale(10) {
 		p := rig.toHome[k%3]
@@ -140,17 +145,13 @@ func cutLots(r *run) {
 
 // killHome is F35.
 func killHome(r *run) {
-	rig := r.newRegionRig(r.redis())
-	l := r.startRegions(rig)
-	l.awaitAnswers(r.scale(1500))
+	rig, _ := r.loadRegions(1500)
 	r.killAndRestart(rig.home)
 }
 
 // killRegion is F36: the Redis of a region comes back empty. Home decides meanwhile.
 func killRegion(r *run) {
-	rig := r.newRegionRig(r.redis())
-	l := r.startRegions(rig)
-	l.awaitAnswers(r.scale(1500))
+	rig, l := r.loadRegions(1500)
 	server := rig.regions[1]
 	before := redistest.InfoField(r, server, "run_id")
 	server.Kill()
@@ -164,9 +165,7 @@ func killRegion(r *run) {
 
 // rollRegionBack is F36 too: the Redis of a region comes back with the state of an old file.
 func rollRegionBack(r *run) {
-	rig := r.newRegionRig(r.redis())
-	l := r.startRegions(rig)
-	l.awaitAnswers(r.scale(1500))
+	rig, l := r.loadRegions(1500)
 	server := rig.regions[1]
 	redistest.MustCommand(r, server, "SAVE")
 	l.awaitAnswers(r.scale(500))

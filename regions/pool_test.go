@@ -58,9 +58,21 @@ func (p *poolTest) deposit(l regions.Lot) bool {
 	return got
 }
 
+// claim names a claim that is made now.
+func (p *poolTest) claim() string { return "claim " + p.now.String() }
+
+// newFilledPool is a poolTest in which a first, vain take has claimed a lot, which was deposited.
+func newFilledPool(t *testing.T, l regions.Lot) *poolTest {
+	p := newPoolTest(t)
+	p.expectGrant(1, 0, 0)
+	l.Claim = p.claim()
+	p.deposit(l)
+	return p
+}
+
 func (p *poolTest) expectGrant(cost, granted, left int64) regions.Spent {
 	p.Helper()
-	s := p.spend(regions.Ask{Cost: cost, Hold: 80, Age: 10 * time.Second, Claim: "claim " + p.now.String()})
+	s := p.spend(regions.Ask{Cost: cost, Hold: 80, Age: 10 * time.Second, Claim: p.claim()})
 	if s.Granted != granted || s.Left != left {
 		p.Fatalf("a cost of %d at %v was granted %d and left %d, want %d and %d", cost, p.now, s.Granted, s.Left, granted, left)
 	}
@@ -72,7 +84,7 @@ func TestPoolIsEmptyUntilADeposit(t *testing.T) {
 	if s := p.expectGrant(1, 0, 0); s.Want != 10 {
 		t.Fatalf("the first claim asks for %d, want an eighth of 80", s.Want)
 	}
-	claim := "claim " + p.now.String()
+	claim := p.claim()
 	if s := p.expectGrant(1, 0, 0); s.Want != 0 || !s.Asked {
 		t.Fatalf("a second claim was accepted: %+v", s)
 	}
@@ -89,7 +101,7 @@ func TestPoolIsEmptyUntilADeposit(t *testing.T) {
 func TestPoolClaimIsReplacedAfterItsTime(t *testing.T) {
 	p := newPoolTest(t)
 	p.expectGrant(1, 0, 0)
-	late := "claim " + p.now.String()
+	late := p.claim()
 	p.wait(1999 * time.Millisecond)
 	if s := p.expectGrant(1, 0, 0); s.Want != 0 {
 		t.Fatalf("replaced after %v", 1999*time.Millisecond)
@@ -106,7 +118,7 @@ func TestPoolClaimIsReplacedAfterItsTime(t *testing.T) {
 func TestPoolUnitsEndWithTheirWindow(t *testing.T) {
 	p := newPoolTest(t)
 	s := p.expectGrant(1, 0, 0)
-	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Units: 10, End: s.At + time.Second})
+	p.deposit(regions.Lot{Claim: p.claim(), Units: 10, End: s.At + time.Second})
 	p.wait(999 * time.Millisecond)
 	p.expectGrant(1, 1, 9)
 	p.wait(time.Millisecond)
@@ -117,9 +129,7 @@ func TestPoolUnitsEndWithTheirWindow(t *testing.T) {
 
 // A clock that goes back keeps a region from asking home for no longer than the longest pause.
 func TestPoolAsksAfterItsClockWentBack(t *testing.T) {
-	p := newPoolTest(t)
-	p.expectGrant(1, 0, 0)
-	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Scarce: true, Pause: 5 * time.Second})
+	p := newFilledPool(t, regions.Lot{Scarce: true, Pause: 5 * time.Second})
 	p.wait(-time.Second)
 	if s := p.expectGrant(1, 0, 0); s.Want == 0 {
 		t.Errorf("one second back: %+v, want a claim", s)
@@ -131,9 +141,7 @@ func TestPoolAsksAfterItsClockWentBack(t *testing.T) {
 }
 
 func TestPoolAsksForWhatIsSpent(t *testing.T) {
-	p := newPoolTest(t)
-	p.expectGrant(1, 0, 0)
-	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Units: 10})
+	p := newFilledPool(t, regions.Lot{Units: 10})
 	p.wait(2 * time.Second)
 	if s := p.expectGrant(5, 5, 5); s.Want != 0 {
 		t.Fatalf("asks for %d with half of it left", s.Want)
@@ -141,7 +149,7 @@ func TestPoolAsksForWhatIsSpent(t *testing.T) {
 	if s := p.expectGrant(1, 1, 4); s.Want != 30 { // 6 in two seconds, for ten
 		t.Fatalf("asks for %d, want 30", s.Want)
 	}
-	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Units: 20, Scarce: true, Pause: time.Second})
+	p.deposit(regions.Lot{Claim: p.claim(), Units: 20, Scarce: true, Pause: time.Second})
 	if s := p.expectGrant(24, 24, 0); s.Want != 0 || !s.Scarce || s.Wait != time.Second {
 		t.Fatalf("asks within the pause: %+v", s)
 	}
@@ -168,9 +176,7 @@ func TestPoolDryRun(t *testing.T) {
 
 // A pool is kept for a time after its last claim, whether it is used or not.
 func TestPoolIsKept(t *testing.T) {
-	p := newPoolTest(t)
-	p.expectGrant(1, 0, 0)
-	p.deposit(regions.Lot{Claim: "claim " + p.now.String(), Units: 10})
+	p := newFilledPool(t, regions.Lot{Units: 10})
 	p.wait(59 * time.Minute)
 	p.expectGrant(1, 1, 9)
 	p.wait(10 * time.Minute)

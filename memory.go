@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/quota"
 	"github.com/penstock-io/penstock/internal/siphash"
+	"github.com/penstock-io/penstock/internal/snapshot"
 )
 
 // MemoryOptions are the settings of a [Memory]. A number of zero or less means
@@ -108,8 +109,8 @@ const (
 	defaultMaxBytes       = 1 << 30
 	defaultUntrustedShare = 0.5
 	keysPerShard          = 4096
-	maxShardBits          = 14   // more shards cost memory and gain nothing
-	maxOverflow           = 1024 // overflow buckets, one per limit
+	maxShardBits          = snapshot.MaxShardBits // more shards cost memory and gain nothing
+	maxOverflow           = 1024                  // overflow buckets, one per limit
 )
 
 // NewMemory returns an empty store. Nil options mean all defaults.

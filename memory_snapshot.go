@@ -1,63 +1,44 @@
 package penstock
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
-	"hash/crc32"
 	"io"
+	"slices"
 	"time"
 
-	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/hashtable"
 	"github.com/penstock-io/penstock/internal/siphash"
+	"github.com/penstock-io/penstock/internal/snapshot"
 )
 
-// A snapshot is the content of a [Memory] as little-endian bytes: a header, the
-// entries of all tables, shard by shard, and a SHA-256 of all that. An entry is the
-// kind of its table and the words of its slot, followed for a log, a ring or permits by
-// the length and the words of its block. A snapshot contains hashes and the key of the
-// hash function, but no keys. It preserves shards, because the record of an ID is in
-// the shard of its key, which cannot be computed from the hash of the ID.
+// A snapshot is the content of a [Memory]; package snapshot describes its bytes. It contains hashes
+// and the key of the hash function, but no keys. It preserves shards, because the record of an ID
+// is in the shard of its key, which cannot be computed from the hash of the ID.
 //
 // Times are those of the store's clocks. A restored store continues the monotonic
 // clock from where it was, plus the time that has passed on the wall clock.
 
 // ErrBadSnapshot means that a snapshot is damaged, or not one that this version
 // can read.
-var ErrBadSnapshot = errors.New("bad snapshot")
+var ErrBadSnapshot = snapshot.ErrBad
 
 // ErrSnapshotVersion is the [ErrBadSnapshot] of a snapshot that another version of this package wrote,
 // and that is not damaged.
-var ErrSnapshotVersion = fmt.Errorf("%w: of another version", ErrBadSnapshot)
+var ErrSnapshotVersion = snapshot.ErrVersion
 
-const (
-	snapshotMagic   = "penstock"
-	snapshotVersion = 5
+// snapshotKind returns what a snapshot has of each entry of a table: the words of a slot from the given one on.
+func (k tableKind) snapshotKind(from int) snapshot.Kind {
+	return snapshot.Kind{Words: int(k.slotWidth()) - from, HasBlock: k.hasBlocks()}
+}
 
-	// In place of the kind of a table:
-	nextShard = 0xfe // entries of the next shard follow
-	lastEntry = 0xff // no entry follows
-
-	maxBlockWords = 1 << 17 // no log, ring or list of permits has more
-)
-
-// A snapshotHeader follows the magic. It has its own checksum, so that damage is
-// not mistaken for another clock.
-type snapshotHeader struct {
-	Version     uint32
-	CustomClock uint16 // whether the times are those of MemoryOptions.Now
-	ShardBits   uint16
-	Tick        int64
-	Mono        int64 // monotonic clock when the snapshot began
-	Wall        int64 // wall clock at the same time
-	Key         [siphash.KeySize]byte
+func snapshotKinds() (kinds snapshot.Kinds) {
+	for k := range tableKinds {
+		kinds = append(kinds, k.snapshotKind(hashWord))
+	}
+	return kinds
 }
 
 // Snapshot writes the content of the store, for [RestoreMemory]. The store must
@@ -70,110 +51,49 @@ func (m *Memory) Snapshot(w io.Writer) error {
 	if m.key == nil {
 		return errors.New("penstock: snapshot: the store is not Durable: see MemoryOptions")
 	}
-	s := newSnapshotWriter(w)
-	s.header(m)
-	for i := range m.shards {
-		s.shard(&m.shards[i])
-	}
-	s.shard(&m.overflow)
-	return s.end()
-}
-
-// A snapshotWriter writes a snapshot, and keeps the first error.
-type snapshotWriter struct {
-	w    *bufio.Writer
-	sum  hash.Hash
-	copy bytes.Buffer // of one shard, made under its lock
-	err  error
-}
-
-func newSnapshotWriter(w io.Writer) *snapshotWriter {
-	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16), sum: sha256.New()}
-	s.copy.WriteString(snapshotMagic)
-	return s
-}
-
-func (s *snapshotWriter) header(m *Memory) {
-	h := snapshotHeader{
-		Version: snapshotVersion, ShardBits: uint16(64 - m.shift), Tick: m.tick,
+	s := snapshot.NewWriter(w, snapshot.Header{
+		CustomClock: m.clock != nil, ShardBits: uint16(64 - m.shift), Tick: m.tick,
 		Mono: m.now(false), Wall: time.Now().UnixNano(), Key: m.key.Bytes(),
+	}, snapshotKinds())
+	for i := range m.shards {
+		m.shards[i].addTo(s)
 	}
-	if m.clock != nil {
-		h.CustomClock = 1
+	m.overflow.addTo(s)
+	if err := s.Close(); err != nil {
+		return fmt.Errorf("penstock: snapshot: %w", err)
 	}
-	s.err = binary.Write(&s.copy, binary.LittleEndian, &h)
-	sum := crc32.ChecksumIEEE(s.copy.Bytes()[len(snapshotMagic):])
-	s.copy.Write(binary.LittleEndian.AppendUint32(nil, sum))
-	s.flush()
+	return nil
 }
 
-// shard writes the entries of a shard that have not expired.
-func (s *snapshotWriter) shard(sh *shard) {
-	s.copy.WriteByte(nextShard)
-	sh.mu.Lock()
+// addTo adds the entries of a shard that have not expired.
+func (s *shard) addTo(w *snapshot.Writer) {
+	w.NextShard()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for k := range tableKinds {
-		s.table(sh, k)
+		s.addTable(w, k)
 	}
-	sh.mu.Unlock()
-	s.flush()
 }
 
-func (s *snapshotWriter) table(sh *shard, k tableKind) {
-	t := &sh.tables[k]
+func (s *shard) addTable(w *snapshot.Writer, k tableKind) {
+	t := &s.tables[k]
 	if t.Len() == 0 {
 		return
 	}
-	now := sh.store.now(k.onWallClock())
+	now := s.store.now(k.onWallClock())
 	for slot := range t.All {
-		if hashtable.Expiry(slot) <= now {
-			continue
+		if hashtable.Expiry(slot) > now {
+			w.Add(byte(k), slot, s.blockWords(k, slot))
 		}
-		s.copy.WriteByte(byte(k))
-		s.copy.Write(sh.appendEntry(s.copy.AvailableBuffer(), k, slot, hashWord))
 	}
 }
 
-// appendEntry appends the words of a slot from the given one on, and its block.
-func (s *shard) appendEntry(b []byte, k tableKind, slot []uint64, from int) []byte {
-	for _, word := range slot[from:] {
-		b = binary.LittleEndian.AppendUint64(b, word)
+// blockWords returns the words of a slot's block, if it has one.
+func (s *shard) blockWords(k tableKind, slot []uint64) []int64 {
+	if !k.hasBlocks() || blockOf(slot) == 0 {
+		return nil
 	}
-	if !k.hasBlocks() {
-		return b
-	}
-	var words []int64
-	if block := blockOf(slot); block != 0 {
-		words = s.blocks[k.trust()].Words(block)
-	}
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(words)))
-	for _, word := range words {
-		b = binary.LittleEndian.AppendUint64(b, uint64(word))
-	}
-	return b
-}
-
-// flush adds the copy to the checksum, writes it and empties it.
-func (s *snapshotWriter) flush() {
-	s.sum.Write(s.copy.Bytes())
-	if s.err == nil {
-		_, s.err = s.copy.WriteTo(s.w)
-	}
-	s.copy.Reset()
-}
-
-func (s *snapshotWriter) end() error {
-	s.copy.WriteByte(lastEntry)
-	s.flush()
-	if s.err == nil {
-		_, s.err = s.w.Write(s.sum.Sum(nil))
-	}
-	if s.err == nil {
-		s.err = s.w.Flush()
-	}
-	if s.err != nil {
-		return fmt.Errorf("penstock: snapshot: %w", s.err)
-	}
-	return nil
+	return s.blocks[k.trust()].Words(blockOf(slot))
 }
 
 // RestoreMemory returns a store with the content of a snapshot. It is Durable,
@@ -189,147 +109,42 @@ func RestoreMemory(r io.Reader, o *MemoryOptions) (*Memory, error) {
 }
 
 func restore(from io.Reader, o *MemoryOptions) (*Memory, error) {
-	r := &snapshotReader{r: bufio.NewReaderSize(from, 1<<16), sum: sha256.New()}
-	h, err := r.header()
+	r, h, err := snapshot.NewReader(from, snapshotKinds())
 	if err != nil {
 		return nil, err
 	}
 	o = cmp.Or(o, &MemoryOptions{})
 	m := newMemory(o, int64(defaults.Or(o.MaxKeys, defaultMaxKeys)), int(h.ShardBits))
-	if (m.clock != nil) != (h.CustomClock != 0) || m.tick != h.Tick {
+	if (m.clock != nil) != h.CustomClock || m.tick != h.Tick {
 		return nil, fmt.Errorf("snapshot was written on another clock: Now and Tick must be as they were")
 	}
 	m.key = siphash.NewKey(h.Key)
 	m.offset = h.Mono + max(time.Now().UnixNano()-h.Wall, 0)
-	if err = r.entries(m); err != nil {
-		return nil, err
-	}
-	return m, r.end()
-}
-
-// A snapshotReader reads a snapshot.
-type snapshotReader struct {
-	r   *bufio.Reader
-	sum hash.Hash
-	buf [64]byte // fits a header, a slot or a checksum
-}
-
-// read reads n bytes, which are valid until the next read.
-func (r *snapshotReader) read(n int) ([]byte, error) {
-	b := r.buf[:n]
-	if _, err := io.ReadFull(r.r, b); err != nil {
-		return nil, asTruncated(err)
-	}
-	r.sum.Write(b)
-	return b, nil
-}
-
-// asTruncated turns the end of the input into an ErrBadSnapshot.
-func asTruncated(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: truncated", ErrBadSnapshot)
-	}
-	return err
-}
-
-func (r *snapshotReader) header() (h snapshotHeader, err error) {
-	magic, err := r.read(len(snapshotMagic))
-	if err != nil {
-		return h, err
-	}
-	if string(magic) != snapshotMagic {
-		return h, fmt.Errorf("%w: not a snapshot", ErrBadSnapshot)
-	}
-	b, err := r.read(binary.Size(h) + crc32.Size)
-	if err != nil {
-		return h, err
-	}
-	fields, sum := b[:binary.Size(h)], binary.LittleEndian.Uint32(b[binary.Size(h):])
-	if crc32.ChecksumIEEE(fields) != sum {
-		return h, fmt.Errorf("%w: wrong header checksum", ErrBadSnapshot)
-	}
-	if _, err = binary.Decode(fields, binary.LittleEndian, &h); err != nil {
-		return h, err
-	}
-	if h.Version != snapshotVersion {
-		return h, fmt.Errorf("%w: %d, and this reads %d", ErrSnapshotVersion, h.Version, snapshotVersion)
-	}
-	if h.ShardBits > maxShardBits || h.Tick <= 0 || h.Wall < 0 || h.Mono < 0 || h.Mono > algorithm.MaxTime {
-		return h, fmt.Errorf("%w: impossible values in the header", ErrBadSnapshot)
-	}
-	return h, nil
-}
-
-// entries reads all entries into their shards.
-func (r *snapshotReader) entries(m *Memory) error {
-	var s *shard
-	for next := 0; ; {
-		mark, err := r.read(1)
-		if err != nil {
-			return err
-		}
-		switch k := mark[0]; {
-		case k == nextShard && next < len(m.shards):
-			s = &m.shards[next]
-			next++
-		case k == nextShard && next == len(m.shards):
-			s = &m.overflow
-			next++
-		case k == lastEntry && next == len(m.shards)+1:
-			return nil
-		case tableKind(k) < tableKinds && s != nil:
-			err = r.entry(m, s, tableKind(k))
-		default:
-			err = fmt.Errorf("%w: %#x after %d shards", ErrBadSnapshot, k, next)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// entry reads an entry and adds it to its shard, unless it has expired.
-func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
-	width := k.slotWidth()
-	b, err := r.read(int(width) * 8)
-	if err != nil {
-		return err
-	}
-	var slot [maxSlotWidth]uint64
-	for i := range width {
-		slot[i] = binary.LittleEndian.Uint64(b[8*i:])
-	}
-	if k&^untrustedTable != idTable && s != &m.overflow && s != m.shard(slot[hashWord]) {
-		return fmt.Errorf("%w: entry in the wrong shard", ErrBadSnapshot)
-	}
-	words, err := r.block(k, slot[:width])
-	if err != nil {
-		return err
-	}
-	return s.restore(k, slot[:width], words)
-}
-
-// block reads the words of a slot's block, and checks that the position lies within it.
-func (r *snapshotReader) block(k tableKind, slot []uint64) ([]int64, error) {
-	if !k.hasBlocks() {
-		return nil, nil
-	}
-	b, err := r.read(8)
-	if err != nil {
-		return nil, err
-	}
-	n := binary.LittleEndian.Uint64(b)
-	if n > maxBlockWords || !positionFits(slot, int(n)) {
-		return nil, fmt.Errorf("%w: impossible length or position in a block of %d words", ErrBadSnapshot, n)
-	}
-	var words []int64
-	for range n {
-		if b, err = r.read(8); err != nil {
+	var e snapshot.Entry
+	for err = r.Next(&e); err == nil; err = r.Next(&e) {
+		if err = m.restore(&e); err != nil {
 			return nil, err
 		}
-		words = append(words, int64(binary.LittleEndian.Uint64(b)))
 	}
-	return words, nil
+	if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return m, nil
+}
+
+// restore adds an entry to its shard, unless it has expired.
+func (m *Memory) restore(e *snapshot.Entry) error {
+	s, k := &m.overflow, tableKind(e.Kind)
+	if e.Shard < len(m.shards) {
+		s = &m.shards[e.Shard]
+	}
+	if k&^untrustedTable != idTable && s != &m.overflow && s != m.shard(e.Words[hashWord]) {
+		return fmt.Errorf("%w: entry in the wrong shard", ErrBadSnapshot)
+	}
+	if k.hasBlocks() && !positionFits(e.Words, len(e.Block)) {
+		return fmt.Errorf("%w: impossible position in a block of %d words", ErrBadSnapshot, len(e.Block))
+	}
+	return s.restore(k, e.Words, e.Block)
 }
 
 // positionFits reports whether a slot's position is one in a block of n words.
@@ -339,22 +154,6 @@ func positionFits(slot []uint64, n int) bool {
 	}
 	size := n - slackOf(slot)
 	return size > 0 && positionOf(slot)>>32 < uint64(size) && lenOf(slot) <= size
-}
-
-// end verifies the checksum, and that the input ends there.
-func (r *snapshotReader) end() error {
-	want := r.sum.Sum(nil)
-	got, err := r.read(len(want))
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%w: wrong checksum", ErrBadSnapshot)
-	}
-	if _, err := r.r.ReadByte(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: data after the end", ErrBadSnapshot)
-	}
-	return nil
 }
 
 // restore adds an entry, unless it has expired. The shard is not in use yet.
@@ -421,7 +220,8 @@ func (m *Memory) State(r Request) (state []byte, until time.Time, err error) {
 	if slot == nil || hashtable.Expiry(slot) <= m.now(e.table.onWallClock()) {
 		return nil, until, nil
 	}
-	return e.shard.appendEntry(nil, e.table, slot, expiryWord), time.Unix(0, hashtable.Expiry(slot)), nil
+	words := e.shard.blockWords(e.table, slot)
+	return e.table.snapshotKind(expiryWord).Append(nil, slot[expiryWord:], words), time.Unix(0, hashtable.Expiry(slot)), nil
 }
 
 // SetState replaces what State returns. A nil state removes it.
@@ -466,62 +266,30 @@ func (m *Memory) locate(r *Request) (e storedEntry, err error) {
 func (e *storedEntry) decode(state []byte) (entry []uint64, words []int64, err error) {
 	entry = make([]uint64, e.table.slotWidth())
 	entry[hashWord] = e.hash
-	for i := expiryWord; i < len(entry) && len(state) >= 8; i++ {
-		entry[i], state = binary.LittleEndian.Uint64(state), state[8:]
+	if len(state) == 0 {
+		return entry, nil, nil
 	}
-	if e.table.hasBlocks() && len(state) >= 8 && binary.LittleEndian.Uint64(state) == uint64(len(state)/8-1) {
-		words, state = make([]int64, len(state)/8-1), state[8:]
-		for i := range words {
-			words[i], state = int64(binary.LittleEndian.Uint64(state)), state[8:]
-		}
-	}
-	if len(state) > 0 || e.table.hasBlocks() && !(positionFits(entry, len(words)) && e.blockFits(entry, words)) {
+	slot, words, ok := e.table.snapshotKind(expiryWord).Decode(state)
+	copy(entry[expiryWord:], slot)
+	if !ok || e.table.hasBlocks() && !(positionFits(entry, len(words)) && e.blockFits(entry, words)) {
 		return nil, nil, fmt.Errorf("%w: impossible length, position or block", ErrBadSnapshot)
 	}
 	return entry, words, nil
 }
 
-// blockFits reports whether the words of a block can be those of a ring, whose sums must be right, or of
-// permits, which must be in order: what decides on them does not look.
+// blockFits reports whether the words of a block can be those of a ring or of permits: what decides on
+// them does not look.
 func (e *storedEntry) blockFits(entry []uint64, words []int64) bool {
-	switch {
+	switch n := int(e.limit.rolling.Buckets) + 1; {
 	case len(words) == 0:
 		return true
 	case e.limit.limit.HasPermits():
-		return permitsFit(words, lenOf(entry))
-	case e.limit.rolling.Buckets > 0:
-		return e.ringFits(entry, words)
+		p := permitsOf(entry, words)
+		return p.Len == lenOf(entry) && p.IsValid(maxConcurrentCount)
+	case n > 1:
+		return len(words) >= n && firstOf(entry) < n && e.limit.rolling.IsValid(ringOf(e.limit, entry, slices.Clone(words)))
 	}
 	return true
-}
-
-func (e *storedEntry) ringFits(entry []uint64, words []int64) bool {
-	n, head, newest := int(e.limit.rolling.Buckets)+1, firstOf(entry), int64(entry[newestWord])
-	if len(words) < n || head >= n || newest < 0 || newest > algorithm.MaxTime/e.limit.rolling.Length {
-		return false
-	}
-	left := int64(entry[countWord]) // of the total, for the other buckets
-	for i, count := range words[:n] {
-		if i == head {
-			continue
-		}
-		if left -= count; count < 0 || left < 0 {
-			return false
-		}
-	}
-	return left == int64(entry[countWord])-words[head]
-}
-
-func permitsFit(words []int64, n int) bool {
-	last := int64(0)
-	for ; n > 0 && len(words) >= algorithm.PermitWords; n-- {
-		expiry, units := words[1], words[2]
-		if expiry < last || units == 0 || units > maxConcurrentCount || units < -maxConcurrentCount {
-			return false
-		}
-		last, words = expiry, words[algorithm.PermitWords:]
-	}
-	return n == 0
 }
 
 // sweepReplaced bounds how many removed entries a table keeps.

@@ -26,6 +26,20 @@ type Permits struct {
 	Words []int64
 }
 
+// IsValid reports whether permits that were read from elsewhere are in order, and no grant has more
+// units than that.
+func (p *Permits) IsValid(most int64) bool {
+	last := int64(0)
+	for words := p.Words[:p.Len*PermitWords]; len(words) > 0; words = words[PermitWords:] {
+		expiry, units := words[1], words[2]
+		if expiry < last || units == 0 || units > most || units < -most {
+			return false
+		}
+		last = expiry
+	}
+	return true
+}
+
 // A permit is one grant.
 type permit struct {
 	id       uint64

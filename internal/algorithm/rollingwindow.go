@@ -40,6 +40,20 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 	return RollingWindow{Count: count, Buckets: buckets, Length: RoundUp(length, tick)}
 }
 
+// IsValid reports whether a ring that was read from elsewhere can be one of this window.
+func (w *RollingWindow) IsValid(r Ring) bool {
+	if r.Newest < 0 || r.Newest > MaxTime/w.Length {
+		return false
+	}
+	left := r.Total
+	for _, count := range r.Counts {
+		if left -= count; count < 0 || left < 0 {
+			return false
+		}
+	}
+	return left == 0
+}
+
 // Normalize moves buckets from the future to the present.
 func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	if current := w.bucket(r, now); current < r.Newest {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/internal/renewal"
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
@@ -41,8 +42,8 @@ type Limiter struct {
 	store    Store
 	memory   *Memory // the store, if it is one: it is called directly then
 	compiled *compiledLimit
-	template Request // for one unit, without a key
-	renewer  permitRenewer
+	template Request                   // for one unit, without a key
+	renewer  *renewal.Renewer[Request] // of permits
 }
 
 // New returns a limiter. State belongs to a store, a limit and a key, so two
@@ -73,6 +74,7 @@ func New(s Store, l Limit) (*Limiter, error) {
 	}
 	if l.hasPermits() {
 		lim.memory = nil // its requests need an ID, which Take checks
+		lim.renewer = renewal.New(l.Period, ErrPermitLost, lim.renewPermits)
 	}
 	lim.template = Request{Limit: l, Cost: 1, compiled: lim.compiled}
 	return lim, nil
@@ -90,7 +92,7 @@ func (l *Limiter) Request(key string) Request { return l.request(key, 1) }
 // Wait and Reserve on it retry when units may be available, in no particular order. See
 // [Request.KeepFree].
 func (l *Limiter) KeepFree(n int64) *Limiter {
-	keeping := &Limiter{store: l.store, compiled: l.compiled, template: l.template} // without memory, which decides plain requests
+	keeping := &Limiter{store: l.store, compiled: l.compiled, template: l.template, renewer: l.renewer} // without memory, which decides plain requests
 	keeping.template.KeepFree = n
 	return keeping
 }

@@ -1,7 +1,6 @@
 package penstock
 
 import (
-	"container/heap"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/internal/renewal"
 )
 
 // A Permit is held by one of at most Count callers at once. [Limiter.Acquire] returns
@@ -20,17 +20,8 @@ import (
 // ends. If its process dies, it expires within one Period.
 type Permit struct {
 	limiter *Limiter
-	request Request // that takes and renews it
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	item    renewal.Item[Request] // the request that takes and renews it
 	release sync.Once
-
-	// Of the limiter's renewer, under its lock:
-	expiry  time.Time // when the store may give it to another holder
-	renewAt time.Time
-	due     time.Time     // the earlier of both, or expiry while it is being renewed
-	index   int           // in the renewer's heap; -1 if it is not there
-	renewal chan struct{} // closed when the renewal in flight has ended; nil if there was none
 }
 
 // Acquire takes a permit of the key, if one is free. The limit must be [Concurrent].
@@ -126,9 +117,8 @@ func (l *Limiter) acquire(ctx context.Context, r Request) (*Permit, Decision, er
 	if !d.Allowed {
 		return nil, d, nil
 	}
-	p := &Permit{limiter: l, request: r, index: -1}
-	p.ctx, p.cancel = context.WithCancelCause(ctx)
-	l.renewer.add(p, sent)
+	p := &Permit{limiter: l, item: renewal.Item[Request]{Value: r}}
+	l.renewer.Hold(ctx, &p.item, sent)
 	return p, d, nil
 }
 
@@ -142,19 +132,16 @@ func (l *Limiter) period() time.Duration { return l.compiled.limit.Period }
 // monotonic clock of this machine. The store counts from later, so a holder that stops
 // when the context ends stops before another gets its permit. A holder that is suspended
 // meanwhile, or does not look, may go on for longer: a limit of one permit is no lock.
-func (p *Permit) Context() context.Context { return p.ctx }
+func (p *Permit) Context() context.Context { return p.item.Context() }
 
 // Release releases the permit, even if its context has ended. It returns when the store
 // has answered. If the store cannot be reached, the permit expires. A second call has no
 // effect.
 func (p *Permit) Release() {
 	p.release.Do(func() {
-		renewal, expiry := p.limiter.renewer.remove(p)
-		if renewal != nil {
-			<-renewal // if it arrived after the release, it would take the permit again
-		}
-		p.limiter.releaseRequest(p.ctx, p.request, expiry)
-		p.cancel(nil)
+		expiry := p.limiter.renewer.Drop(&p.item)
+		p.limiter.releaseRequest(p.Context(), p.item.Value, expiry)
+		p.item.End()
 	})
 }
 
@@ -167,197 +154,12 @@ func (l *Limiter) releaseRequest(ctx context.Context, r Request, expiry time.Tim
 	_, _ = l.store.Take(ctx, r) // on an error the permits expire
 }
 
-// A permitRenewer renews the permits of one limiter, and ends the contexts of those that
-// may be lost. It has one timer for all of them, and no goroutine while none is due.
-type permitRenewer struct {
-	mu    sync.Mutex
-	heap  permitHeap
-	timer *time.Timer
-}
-
-const (
-	// Permits are renewed from a third of their period on, and if that fails again after
-	// each twelfth.
-	renewAfter = 3
-	renewAgain = 12
-
-	maxRenewals = 128 // in one call
-)
-
-// add adds a permit whose request was sent at that time.
-func (n *permitRenewer) add(p *Permit, sent time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	p.granted(sent)
-	if !p.expiry.After(time.Now()) {
-		n.lose(p) // the answer took longer than the period
-		return
+// renewPermits is what the limiter's renewer calls.
+func (l *Limiter) renewPermits(ctx context.Context, rs []Request) (granted []bool, err error) {
+	ds := make([]Decision, len(rs))
+	err = TakeEach(ctx, l.store, rs, ds)
+	for i := range ds {
+		granted = append(granted, ds[i].Granted > 0)
 	}
-	heap.Push(&n.heap, p)
-	n.schedule()
-}
-
-// granted sets the times of a permit that was granted, or renewed, by a request that was
-// sent at that time.
-func (p *Permit) granted(sent time.Time) {
-	p.expiry = sent.Add(p.limiter.period())
-	p.renewAt = sent.Add(p.limiter.period() / renewAfter)
-	p.due = p.renewAt
-}
-
-// remove removes a permit. It returns the renewal that may be in flight, and when the
-// permit expires.
-func (n *permitRenewer) remove(p *Permit) (renewal <-chan struct{}, expiry time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if p.index >= 0 {
-		heap.Remove(&n.heap, p.index)
-	}
-	return p.renewal, p.expiry
-}
-
-// schedule sets the timer for the permit that is due first.
-func (n *permitRenewer) schedule() {
-	if len(n.heap) == 0 {
-		return // a timer that is set finds nothing to do
-	}
-	wait := time.Until(n.heap[0].due)
-	if n.timer == nil {
-		n.timer = time.AfterFunc(wait, n.run)
-		return
-	}
-	n.timer.Reset(wait)
-}
-
-// run renews the permits that are due. While the store answers, the timer may start it
-// again for others.
-func (n *permitRenewer) run() {
-	due := n.collect()
-	for len(due) > 0 {
-		batch := due[:min(len(due), maxRenewals)]
-		n.renew(batch)
-		due = due[len(batch):]
-	}
-}
-
-// collect returns the permits to renew, among them those that would be due soon, and ends
-// the contexts of those that have expired.
-func (n *permitRenewer) collect() (due []*Permit) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	defer n.schedule()
-	now := time.Now()
-	for len(n.heap) > 0 {
-		p := n.heap[0]
-		switch soon := now.Add(p.limiter.period() / renewAgain); {
-		case !p.expiry.After(now):
-			n.lose(p)
-		case p.ctx.Err() != nil:
-			heap.Pop(&n.heap) // its holder has stopped without releasing it
-		case p.due.After(now) && (len(due) == 0 || p.due.After(soon) || p.due.Equal(p.expiry)):
-			return due
-		default:
-			due = append(due, p)
-			p.due = p.expiry
-			heap.Fix(&n.heap, p.index)
-		}
-	}
-	return due
-}
-
-// lose ends the context of a permit that may be lost.
-func (n *permitRenewer) lose(p *Permit) {
-	if p.index >= 0 {
-		heap.Remove(&n.heap, p.index)
-	}
-	p.cancel(ErrPermitLost)
-}
-
-// renew renews permits in one call. When the last of them expires, no answer is of use.
-func (n *permitRenewer) renew(batch []*Permit) {
-	batch, until, done := n.begin(batch)
-	defer close(done)
-	if len(batch) == 0 {
-		return
-	}
-	rs, ds := make([]Request, len(batch)), make([]Decision, len(batch))
-	for i, p := range batch {
-		rs[i] = p.request
-	}
-	sent := time.Now()
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(batch[0].ctx), until)
-	defer cancel()
-	err := TakeEach(ctx, batch[0].limiter.store, rs, ds)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for i, p := range batch {
-		n.renewed(p, sent, ds[i].Granted > 0, err)
-	}
-	n.schedule()
-}
-
-// begin returns the permits that have not been released meanwhile, when the last of them
-// expires, and the channel to close when their renewal has ended.
-func (n *permitRenewer) begin(batch []*Permit) (held []*Permit, until time.Time, done chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	done = make(chan struct{})
-	for _, p := range batch {
-		if p.index < 0 {
-			continue
-		}
-		p.renewal = done
-		held = append(held, p)
-		if p.expiry.After(until) {
-			until = p.expiry
-		}
-	}
-	return held, until, done
-}
-
-// renewed records the answer about a permit. Without an answer, the permit is renewed
-// again while there is time. If it was denied, the store has lost it, and another may
-// hold it.
-func (n *permitRenewer) renewed(p *Permit, sent time.Time, granted bool, err error) {
-	switch {
-	case p.index < 0: // released meanwhile, or lost
-		return
-	case granted:
-		p.granted(sent)
-	case err == nil:
-		n.lose(p)
-		return
-	default:
-		p.renewAt = time.Now().Add(p.limiter.period() / renewAgain)
-		if p.due = p.renewAt; p.expiry.Before(p.due) {
-			p.due = p.expiry
-		}
-	}
-	heap.Fix(&n.heap, p.index)
-}
-
-// A permitHeap has the permit that is due first at its root.
-type permitHeap []*Permit
-
-func (h permitHeap) Len() int           { return len(h) }
-func (h permitHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-
-func (h permitHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-func (h *permitHeap) Push(x any) {
-	p := x.(*Permit)
-	p.index = len(*h)
-	*h = append(*h, p)
-}
-
-func (h *permitHeap) Pop() any {
-	last := len(*h) - 1
-	p := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	p.index = -1
-	return p
+	return granted, err
 }

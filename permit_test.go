@@ -333,26 +333,6 @@ func TestPermitIsRenewedFromAThirdOfThePeriodOn(t *testing.T) {
 	})
 }
 
-// Permits that are due at about the same time are renewed in one call.
-func TestManyPermitsAreRenewedTogether(t *testing.T) {
-	withPermits(t, "1000/30s concurrent", func(t *testing.T, remote *remoteStore, lim *penstock.Limiter) {
-		var held []*penstock.Permit
-		for i := range 200 {
-			held = append(held, mustAcquire(t, lim, strconv.Itoa(i%7)))
-			time.Sleep(10 * time.Millisecond)
-		}
-		if calls := remote.callsDuring(func() { time.Sleep(5 * time.Minute) }); calls > 90 {
-			t.Errorf("200 permits needed %d calls in 5 minutes, want two or three each 10 s", calls)
-		}
-		for _, p := range held {
-			if p.Context().Err() != nil {
-				t.Fatal("a permit was lost")
-			}
-			p.Release()
-		}
-	})
-}
-
 // If the store does not answer, the context ends one period after the last request that
 // was answered had been sent, which is before the store lets another have the permit.
 func TestPermitContextEndsBeforePermitExpires(t *testing.T) {
@@ -380,22 +360,6 @@ func TestPermitContextEndsBeforePermitExpires(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A renewal that fails is repeated, so a short outage costs no permit.
-func TestPermitSurvivesShortOutage(t *testing.T) {
-	withPermits(t, "1/30s concurrent", func(t *testing.T, remote *remoteStore, lim *penstock.Limiter) {
-		p := mustAcquire(t, lim, "key")
-		time.Sleep(9 * time.Second)
-		remote.down.Store(true)
-		time.Sleep(15 * time.Second)
-		remote.down.Store(false)
-		time.Sleep(time.Minute)
-		if err := p.Context().Err(); err != nil || remaining(t, lim, "key") != 0 {
-			t.Errorf("after an outage of half a period the context is %v, and %d permits are free", err, remaining(t, lim, "key"))
-		}
-		p.Release()
-	})
 }
 
 // If the store has lost the permit, and others have taken its place, the next renewal
@@ -437,23 +401,6 @@ func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if remaining(t, lim, "key") != 1 {
 			t.Error("a renewal that was in flight took the permit again")
-		}
-	})
-}
-
-// A permit whose holder has gone without releasing it is not renewed.
-func TestPermitExpiresAfterItsContextEnds(t *testing.T) {
-	withPermits(t, "1/30s concurrent", func(t *testing.T, remote *remoteStore, lim *penstock.Limiter) {
-		ctx, cancel := context.WithCancel(ctx)
-		p, _, err := lim.Acquire(ctx, "key")
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(15 * time.Second)
-		cancel()
-		time.Sleep(26 * time.Second)
-		if p.Context().Err() == nil || remaining(t, lim, "key") != 1 {
-			t.Error("the permit is held though the context of its holder has ended")
 		}
 	})
 }

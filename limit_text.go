@@ -1,17 +1,16 @@
 package penstock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/internal/timespan"
+	"github.com/penstock-io/penstock/internal/words"
 )
 
 // maxLimitText is more than the length of any valid limit.
@@ -55,15 +54,15 @@ const maxLimitText = 512
 // [*FieldError] of kind [ErrBadLimit], whose field is "text" if the text itself
 // cannot be parsed.
 func ParseLimit(s string) (Limit, error) {
-	words, err := splitLimit(s)
+	ws, err := splitLimit(s)
 	if err != nil {
 		return Limit{}, err
 	}
-	p := limitParser{words: map[string]limitWord{}}
-	if err := p.readRate(words[0]); err != nil {
+	p := limitParser{words: map[string]words.Word{}}
+	if err := p.readRate(ws[0]); err != nil {
 		return Limit{}, err
 	}
-	for _, w := range words[1:] {
+	for _, w := range ws[1:] {
 		if err := p.readWord(w); err != nil {
 			return Limit{}, err
 		}
@@ -79,7 +78,7 @@ func (l Limit) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d/%s", l.Count, l.periodText())
 	if l.Zone != "" {
-		b.WriteString(" zone=" + quoteValue(l.Zone))
+		b.WriteString(" zone=" + words.Quote(l.Zone))
 	}
 	if l.Algorithm != TokenBucket {
 		b.WriteString(" " + l.Algorithm.String())
@@ -100,7 +99,7 @@ func (l Limit) String() string {
 		b.WriteString(" offset=" + timespan.Text(l.Offset))
 	}
 	if l.Name != "" {
-		b.WriteString(" name=" + quoteValue(l.Name))
+		b.WriteString(" name=" + words.Quote(l.Name))
 	}
 	return b.String()
 }
@@ -167,146 +166,80 @@ func (l Limit) periodText() string {
 	return timespan.Text(l.Period)
 }
 
-// A limitWord is one word of a limit's text.
-type limitWord struct {
-	column int    // of its first byte, from 1
-	text   string // as it was written
-	key    string // before the equals sign, or the whole word
-	value  string // after the equals sign, without quotes
-}
-
-func (w limitWord) hasValue() bool { return len(w.text) > len(w.key) }
-
-// bad returns an error that points at the word.
-func (w limitWord) bad(field, format string, args ...any) *FieldError {
-	return badLimit(field, "at column %d: %q: %s", w.column, w.text, fmt.Sprintf(format, args...))
+// badWord returns an error that points at a word.
+func badWord(w words.Word, field, format string, args ...any) *FieldError {
+	return badLimit(field, "at column %d: %q: %s", w.Column, w.Text, fmt.Sprintf(format, args...))
 }
 
 // splitLimit returns the words of a text, at least one.
-func splitLimit(s string) ([]limitWord, error) {
+func splitLimit(s string) ([]words.Word, error) {
 	if len(s) > maxLimitText {
 		return nil, badLimit("text", "at column %d: %d bytes long: want at most %d", maxLimitText+1, len(s), maxLimitText)
 	}
-	var words []limitWord
-	for at := skipSpace(s, 0); at < len(s); {
-		w, err := readLimitWord(s, at)
-		if err != nil {
-			return nil, err
-		}
-		words = append(words, w)
-		at = skipSpace(s, at+len(w.text))
-	}
-	if len(words) == 0 {
+	ws, bad := words.Split(s)
+	switch {
+	case bad != nil:
+		return nil, badWord(bad.Word, fieldOf(bad.Word), "%s", bad.Text)
+	case len(ws) == 0:
 		return nil, badLimit("text", "at column 1: empty: want a count and a period such as 10/s")
 	}
-	return words, nil
+	return ws, nil
 }
 
-const limitSpace = " \t\r\n"
-
-func skipSpace(s string, at int) int {
-	return len(s) - len(strings.TrimLeft(s[at:], limitSpace))
-}
-
-// readLimitWord returns the word that begins at s[at].
-func readLimitWord(s string, at int) (limitWord, error) {
-	rest := s[at:]
-	w := limitWord{column: at + 1, text: rest}
-	if end := strings.IndexAny(rest, limitSpace); end >= 0 {
-		w.text = rest[:end]
-	}
-	var hasValue bool
-	w.key, w.value, hasValue = strings.Cut(w.text, "=")
-	if !hasValue || w.value == "" {
-		return w, nil
-	}
-	if w.value[0] == '"' || w.value[0] == '`' {
-		return w.readQuoted(rest)
-	}
-	if needsQuotes(w.value) {
-		return w, w.bad(w.field(), "want quotes, as in %s=%s", w.key, strconv.Quote(w.value))
-	}
-	return w, nil
-}
-
-// readQuoted reads a quoted value, which may contain spaces. rest is the text
-// from the beginning of the word.
-func (w limitWord) readQuoted(rest string) (limitWord, error) {
-	var value string
-	quoted, err := strconv.QuotedPrefix(rest[len(w.key)+1:])
-	if err == nil {
-		value, err = strconv.Unquote(quoted)
-	}
-	if err != nil {
-		return w, w.bad(w.field(), "want a closing quote, and between the quotes a string as in Go")
-	}
-	w.value = value
-	w.text = rest[:len(w.key)+1+len(quoted)]
-	if after := rest[len(w.text):]; after != "" && !strings.Contains(limitSpace, after[:1]) {
-		return w, w.bad(w.field(), "want a space after the closing quote")
-	}
-	return w, nil
-}
-
-// field returns the field that the word sets, or "text" if it sets none.
-func (w limitWord) field() string {
-	if field, ok := limitFields[w.key]; ok {
-		return field
-	}
-	return "text"
-}
+// fieldOf returns the field that a word sets, or "text" if it sets none.
+func fieldOf(w words.Word) string { return cmp.Or(limitFields[w.Key], "text") }
 
 // A limitParser holds the limit parsed so far, and the word that set each field.
 type limitParser struct {
 	limit Limit
-	words map[string]limitWord // by field
+	words map[string]words.Word // by field
 }
 
 // readRate parses the first word, the count and the period.
-func (p *limitParser) readRate(w limitWord) error {
-	count, period, ok := strings.Cut(w.text, "/")
+func (p *limitParser) readRate(w words.Word) error {
+	count, period, ok := strings.Cut(w.Text, "/")
 	if !ok {
-		return w.bad("text", "want a count and a period first, such as 10/s")
+		return badWord(w, "text", "want a count and a period first, such as 10/s")
 	}
-	countWord := limitWord{column: w.column, text: count}
-	periodWord := limitWord{column: w.column + len(count) + 1, text: period}
+	countWord := words.Word{Column: w.Column, Text: count}
+	periodWord := words.Word{Column: w.Column + len(count) + 1, Text: period}
 	p.words["Count"], p.words["Period"] = countWord, periodWord
 
 	var err error
-	if p.limit.Count, err = wholeNumber(count); err != nil {
-		return countWord.bad("Count", "%v", err)
+	if p.limit.Count, err = words.Number(count); err != nil {
+		return badWord(countWord, "Count", "%v", err)
 	}
 	if p.limit.Period, ok = timespan.Parse(period); !ok {
-		return periodWord.bad("Period", "%s", timespan.Suggest(period))
+		return badWord(periodWord, "Period", "%s", timespan.Suggest(period))
 	}
 	if p.limit.Period <= 0 {
-		return periodWord.bad("Period", "must be more than zero")
+		return badWord(periodWord, "Period", "must be more than zero")
 	}
 	return nil
 }
 
 // readWord parses any word but the first.
-func (p *limitParser) readWord(w limitWord) error {
-	field := w.field()
+func (p *limitParser) readWord(w words.Word) error {
+	field := fieldOf(w)
 	switch known := field != "text"; {
-	case known && !w.hasValue():
-		return w.bad("text", "want a value, as in %s=…", w.key)
-	case known && w.value == "":
-		return w.bad(field, "want a value, or leave the word out")
-	case !known && w.hasValue():
-		return w.bad("text", "unknown key; %s", suggest(w.key+"=", limitKeys))
+	case known && !w.HasValue():
+		return badWord(w, "text", "want a value, as in %s=…", w.Key)
+	case known && w.Value == "":
+		return badWord(w, field, "want a value, or leave the word out")
+	case !known && w.HasValue():
+		return badWord(w, "text", "unknown key; %s", spelling.Suggest(w.Key+"=", limitKeys))
 	case !known:
 		field = "Algorithm"
 	}
 	if earlier, ok := p.words[field]; ok {
-		return w.bad(field, "already set at column %d: %q", earlier.column, earlier.text)
+		return badWord(w, field, "already set at column %d: %q", earlier.Column, earlier.Text)
 	}
 	p.words[field] = w
 	return p.set(field, w)
 }
 
 // set sets the field of a word.
-func (p *limitParser) set(field string, w limitWord) (err error) {
+func (p *limitParser) set(field string, w words.Word) (err error) {
 	switch field {
 	case "Algorithm":
 		return p.setAlgorithm(w)
@@ -320,51 +253,51 @@ func (p *limitParser) set(field string, w limitWord) (err error) {
 		p.limit.Buckets, err = p.buckets(w)
 	case "Offset":
 		var ok bool
-		if p.limit.Offset, ok = timespan.ParseOffset(w.value); !ok {
-			err = w.bad("Offset", "want a duration such as 4h or -30m")
+		if p.limit.Offset, ok = timespan.ParseOffset(w.Value); !ok {
+			err = badWord(w, "Offset", "want a duration such as 4h or -30m")
 		}
 	case "Zone":
-		p.limit.Zone = w.value
+		p.limit.Zone = w.Value
 	case "Name":
-		p.limit.Name = w.value
+		p.limit.Name = w.Value
 	}
 	return err
 }
 
-func (p *limitParser) setAlgorithm(w limitWord) error {
-	i := slices.Index(algorithmWords, w.text)
+func (p *limitParser) setAlgorithm(w words.Word) error {
+	i := slices.Index(algorithmWords, w.Text)
 	if i < 0 {
-		return w.bad("Algorithm", "unknown word; %s", suggest(w.text, algorithmWords, limitKeys))
+		return badWord(w, "Algorithm", "unknown word; %s", spelling.Suggest(w.Text, slices.Concat(algorithmWords, limitKeys)))
 	}
 	p.limit.Algorithm = Algorithm(i)
 	return nil
 }
 
-func (p *limitParser) setAlign(w limitWord) error {
-	i := slices.Index(alignWords, w.value)
+func (p *limitParser) setAlign(w words.Word) error {
+	i := slices.Index(alignWords, w.Value)
 	if i < 0 {
-		return w.bad("Align", "unknown alignment; %s", suggest(w.value, alignWords))
+		return badWord(w, "Align", "unknown alignment; %s", spelling.Suggest(w.Value, alignWords))
 	}
 	p.limit.Align = Align(i)
 	return nil
 }
 
 // buckets parses buckets=20, or bucket=1h as a fraction of the period.
-func (p *limitParser) buckets(w limitWord) (int, error) {
-	if w.key == "buckets" {
+func (p *limitParser) buckets(w words.Word) (int, error) {
+	if w.Key == "buckets" {
 		n, err := positiveNumber(w, maxBuckets)
 		return int(n), err
 	}
-	bucket, ok := timespan.Parse(w.value)
+	bucket, ok := timespan.Parse(w.Value)
 	if !ok || bucket <= 0 {
-		return 0, w.bad("Buckets", "want a duration such as 1h or 30s")
+		return 0, badWord(w, "Buckets", "want a duration such as 1h or 30s")
 	}
 	if bucket > p.limit.Period {
-		return 0, w.bad("Buckets", "longer than the period of %s", timespan.Text(p.limit.Period))
+		return 0, badWord(w, "Buckets", "longer than the period of %s", timespan.Text(p.limit.Period))
 	}
 	n := (p.limit.Period-1)/bucket + 1
 	if n > maxBuckets {
-		return 0, w.bad("Buckets", "the period of %s has %d of these: want at most %d",
+		return 0, badWord(w, "Buckets", "the period of %s has %d of these: want at most %d",
 			timespan.Text(p.limit.Period), n, maxBuckets)
 	}
 	return int(n), nil
@@ -380,7 +313,7 @@ func (p *limitParser) finish() (Limit, error) {
 	var bad *FieldError
 	if errors.As(p.limit.Validate(), &bad) {
 		// No default is ever invalid, so there is a word for the field.
-		return Limit{}, badLimit(bad.Field, "at column %d: %s", p.words[bad.Field].column, bad.Problem)
+		return Limit{}, badLimit(bad.Field, "at column %d: %s", p.words[bad.Field].Column, bad.Problem)
 	}
 	return p.limit.Normal(), nil
 }
@@ -400,7 +333,7 @@ func (p *limitParser) checkAlgorithmWords() error {
 		{"Zone", (*Limit).aligns},
 	} {
 		if w, ok := p.words[c.field]; ok && !c.belongs(&p.limit) {
-			return w.bad(c.field, "requires %s, not %s", algorithmsThat(c.belongs), p.limit.Algorithm)
+			return badWord(w, c.field, "requires %s, not %s", algorithmsThat(c.belongs), p.limit.Algorithm)
 		}
 	}
 	return nil
@@ -435,27 +368,27 @@ func (p *limitParser) alignToZone() error {
 	case p.limit.calendarPeriod() != 0:
 		return nil
 	case aligned:
-		return zone.bad("Zone", "requires a calendar, which %s does not follow", align.text)
+		return badWord(zone, "Zone", "requires a calendar, which %s does not follow", align.Text)
 	}
-	return zone.bad("Zone", "requires a period of day, week, month or year, not %s", p.words["Period"].text)
+	return badWord(zone, "Zone", "requires a period of day, week, month or year, not %s", p.words["Period"].Text)
 }
 
 // checkOffset rejects an offset without an alignment.
 func (p *limitParser) checkOffset() error {
 	if w, ok := p.words["Offset"]; ok && p.limit.Align == AlignFirst {
-		return w.bad("Offset", "requires align= or zone=: these windows begin at the first request")
+		return badWord(w, "Offset", "requires align= or zone=: these windows begin at the first request")
 	}
 	return nil
 }
 
 // debtNumber parses the value of a word as a debt, where 0 is none.
-func debtNumber(w limitWord) (int64, error) {
-	n, err := wholeNumber(w.value)
+func debtNumber(w words.Word) (int64, error) {
+	n, err := words.Number(w.Value)
 	switch {
 	case err != nil:
-		return 0, w.bad("Debt", "%v", err)
+		return 0, badWord(w, "Debt", "%v", err)
 	case n < 0:
-		return 0, w.bad("Debt", "must not be negative")
+		return 0, badWord(w, "Debt", "must not be negative")
 	case n == 0:
 		return NoDebt, nil
 	}
@@ -463,55 +396,13 @@ func debtNumber(w limitWord) (int64, error) {
 }
 
 // positiveNumber parses the value of a word as a number from 1 to most.
-func positiveNumber(w limitWord, most int64) (int64, error) {
-	n, err := wholeNumber(w.value)
+func positiveNumber(w words.Word, most int64) (int64, error) {
+	n, err := words.Number(w.Value)
 	if err != nil {
-		return 0, w.bad(w.field(), "%v", err)
+		return 0, badWord(w, fieldOf(w), "%v", err)
 	}
 	if n < 1 || n > most {
-		return 0, w.bad(w.field(), "want a number from 1 to %d, or leave the word out", most)
+		return 0, badWord(w, fieldOf(w), "want a number from 1 to %d, or leave the word out", most)
 	}
 	return n, nil
-}
-
-// wholeNumber parses an int64 in decimal.
-func wholeNumber(s string) (int64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("want a number of at most %d", int64(math.MaxInt64))
-	}
-	if err != nil || s[0] == '+' {
-		return 0, errors.New("want a whole number")
-	}
-	return n, nil
-}
-
-// quoteValue returns a value as it is written after the equals sign.
-func quoteValue(value string) string {
-	if value == "" || needsQuotes(value) {
-		return strconv.Quote(value)
-	}
-	return value
-}
-
-// needsQuotes reports whether a value has to be quoted.
-func needsQuotes(value string) bool {
-	return !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool {
-		return !unicode.IsPrint(r) || strings.ContainsRune(" =\"'`\\", r)
-	})
-}
-
-// suggest returns the known word similar to a misspelt one, or else all known
-// words.
-func suggest(word string, lists ...[]string) string {
-	known := slices.Concat(lists...)
-	for _, k := range known {
-		if word != "" && strings.HasPrefix(k, word) {
-			return "did you mean " + k + "?"
-		}
-	}
-	if similar := spelling.Similar(word, known); similar != "" {
-		return "did you mean " + similar + "?"
-	}
-	return "want one of " + strings.Join(known, ", ")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/words"
 	"pgregory.net/rapid"
 )
 
@@ -197,7 +198,7 @@ func TestLimitValidateSuggestsCountsThatWork(t *testing.T) {
 }
 
 func mustWholeNumber(t *rapid.T, s string) int64 {
-	n, err := wholeNumber(s)
+	n, err := words.Number(s)
 	if err != nil {
 		t.Fatalf("%q: %v", s, err)
 	}

@@ -62,3 +62,17 @@ func Nearest(name string, candidates []string) (best string) {
 	}
 	return best
 }
+
+// Suggest returns the end of a message about a word that is none of those: the one that it was
+// probably meant to be, or else all of them.
+func Suggest(word string, known []string) string {
+	for _, k := range known {
+		if word != "" && strings.HasPrefix(k, word) {
+			return "did you mean " + k + "?"
+		}
+	}
+	if similar := Similar(word, known); similar != "" {
+		return "did you mean " + similar + "?"
+	}
+	return "want one of " + strings.Join(known, ", ")
+}

@@ -65,3 +65,17 @@ func TestSimilarIgnoresOtherWords(t *testing.T) {
 		}
 	}
 }
+
+func TestSuggest(t *testing.T) {
+	known := []string{"fixed-window", "sliding-window", "align="}
+	for word, want := range map[string]string{
+		"fixd-window": "did you mean fixed-window?",
+		"sl":          "did you mean sliding-window?",
+		"5":           "want one of fixed-window, sliding-window, align=",
+		"":            "want one of fixed-window, sliding-window, align=",
+	} {
+		if got := Suggest(word, known); got != want {
+			t.Errorf("Suggest(%q) = %q, want %q", word, got, want)
+		}
+	}
+}

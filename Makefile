@@ -35,13 +35,19 @@ RACE_TEST  := CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 GOFLAGS="$$GOFLAGS $(RACE_
 SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 
-# The arithmetic and the data structures: their properties are worth trying more often
-# than the race detector allows. CI does so for all packages (make unit), the simulation included.
-PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/...))
-
 # Nothing in these is concurrent, so that the race detector has nothing to find.
-SEQUENTIAL := address algorithm doctest fixedseed hashtable monotime setassoc siphash slab spelling testreport treetest
-RACY        = $(filter-out $(addprefix %/internal/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
+SEQUENTIAL := $(addprefix internal/,address algorithm defaults doctest fixedseed hashtable monotime sentinelrules \
+	setassoc siphash slab spelling testreport timespan treetest yamlerror) \
+	redisstore/internal/script server/accesslog server/internal/auth server/replay server/simulator
+RACY        = $(filter-out $(addprefix %/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
+
+# These and the data structures have properties that are worth trying more often than the
+# race detector allows. CI does so for all packages (make unit), the simulation included.
+PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/... $(addprefix ./,$(SEQUENTIAL))))
+
+# Some tests of these compute for long in one goroutine, ten times as long with the race detector.
+# It leaves them out (//go:build !race), and they run here.
+COMPUTING := ./overload ./rules
 
 # These start first, because nothing else is left to run beside the last one.
 SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./internal/simulation ./rules
@@ -61,6 +67,7 @@ test: setup format-check ## Run the tests of the main module, race detector on: 
 	@mkdir -p .bin && rm -f $(SUMMARY)
 	@$(RACE_TEST) $(MAIN_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
 	@$(GO_TEST) $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"
+	@$(GO_TEST) $(MAIN_FLAGS) -short -json $(COMPUTING) | $(REPORT) -title "packages that simulate and parse at length, without the race detector"
 	@echo; echo "make test:"; cat $(SUMMARY)
 
 .PHONY: build

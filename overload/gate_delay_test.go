@@ -1,48 +1,10 @@
 package overload
 
 import (
-	"fmt"
 	"runtime"
 	"testing"
 	"time"
-
-	"github.com/penstock-io/penstock/internal/simulation/simserver"
 )
-
-// A process that starts under overload has no idea of how long calls take without it. Twenty of them
-// share the processor, and those that arrive wait for a time slice of each before the gate sees them.
-func TestGateStartsUnderOverloadOnBusyProcessor(t *testing.T) {
-	const work, capacity = 3 * mean, 1e9 / (3 * mean)
-	for _, times := range []float64{2, 10} {
-		served := map[bool]float64{}
-		for _, sees := range []bool{true, false} {
-			const runs = 24
-			for seed := range uint64(runs) {
-				r := newSimRun(seed+1, GateOptions{}, processor, workload{rate: simserver.Steady(times * capacity), work: simserver.Exponential(work)})
-				if !sees {
-					r.gate.delay = nil
-				}
-				r.run(12e9)
-				served[sees] += r.servedWithin(20*work, 2e9, 12e9) / capacity / runs
-			}
-		}
-		check(t, fmt.Sprintf("%g times the capacity: share of the capacity", times), served[true], 0.94, 1.1)
-		check(t, fmt.Sprintf("%g times the capacity: what seeing the waits adds to it", times), served[true]-served[false], 0.05, 1)
-	}
-}
-
-// Below the capacity, goroutines wait long for a processor now and then as well, and no call is refused
-// because of that.
-func TestGateOnBusyProcessorRefusesNothingBelowCapacity(t *testing.T) {
-	for _, work := range []float64{mean / 3, mean, 3 * mean} {
-		for seed := range uint64(3) {
-			load := workload{rate: simserver.Steady(0.8 * 1e9 / work), work: simserver.Exponential(work)}
-			r := newSimRun(seed+1, GateOptions{}, processor, load)
-			r.run(40e9)
-			check(t, fmt.Sprintf("calls of %g ms: share refused", work/1e6), r.summary(5e9, 40e9, nil).refusedShare, 0, 0.002)
-		}
-	}
-}
 
 // delayedGate is a gate that refuses calls, with a limit of 20 and calls in flight, whose goroutines wait for
 // a processor.

@@ -1,3 +1,5 @@
+//go:build !race
+
 package overload
 
 import (
@@ -9,26 +11,25 @@ import (
 )
 
 // Figures of the gate in simulated overload. Each has a server, a load, and what
-// the gate promises. The short form has few seeds and the small servers.
+// the gate promises. The short form has few seeds and the small servers. The simulation
+// has one goroutine: with the race detector, which would find nothing, it takes ten times as long.
 
 func seeds() uint64 {
-	if isShort() {
+	if testing.Short() {
 		return 1
 	}
 	return 3
 }
 
-func isShort() bool { return testing.Short() || raceDetector }
-
 func workers() []int {
-	if isShort() {
+	if testing.Short() {
 		return []int{4}
 	}
 	return []int{2, 10, 100}
 }
 
 func overloads() []float64 {
-	if isShort() {
+	if testing.Short() {
 		return []float64{3}
 	}
 	return []float64{2, 5, 10}
@@ -170,7 +171,7 @@ func TestGateKeepsServingWithHeavyTail(t *testing.T) {
 		served += s.served / float64(seeds())
 		check(t, "standard deviation of the limit beside its mean", s.sdLimit/s.meanLimit, 0, 0.25)
 	}
-	if !isShort() {
+	if !testing.Short() {
 		check(t, "served of 1000", served, 950, 1100)
 	}
 }
@@ -252,7 +253,7 @@ func TestGateServesCriticalCallsFirst(t *testing.T) {
 		}}
 		r := newSimRun(seed+1, GateOptions{}, pool(10), load)
 		end := int64(60e9)
-		if isShort() {
+		if testing.Short() {
 			end = 20e9
 		}
 		r.run(end)
@@ -272,7 +273,7 @@ func TestGateFiguresElsewhere(t *testing.T) {
 		r.run(120e9)
 		check(t, "served of 20", r.summary(40e9, 120e9, nil).served, 18, 21)
 	})
-	if isShort() { // the others take half a minute with the race detector
+	if testing.Short() {
 		return
 	}
 	lognormal := func(r *rand.Rand, _ int64) int64 { return int64(2e6 * lognormalOf(r)) }
@@ -322,4 +323,39 @@ func TestGateFiguresElsewhere(t *testing.T) {
 		check(t, "served of 1000", s.served, 950, 1050)
 		check(t, "p99", s.p99, 0, 120)
 	})
+}
+
+// A process that starts under overload has no idea of how long calls take without it. Twenty of them
+// share the processor, and those that arrive wait for a time slice of each before the gate sees them.
+func TestGateStartsUnderOverloadOnBusyProcessor(t *testing.T) {
+	const work, capacity = 3 * mean, 1e9 / (3 * mean)
+	for _, times := range []float64{2, 10} {
+		served := map[bool]float64{}
+		for _, sees := range []bool{true, false} {
+			const runs = 24
+			for seed := range uint64(runs) {
+				r := newSimRun(seed+1, GateOptions{}, processor, workload{rate: simserver.Steady(times * capacity), work: simserver.Exponential(work)})
+				if !sees {
+					r.gate.delay = nil
+				}
+				r.run(12e9)
+				served[sees] += r.servedWithin(20*work, 2e9, 12e9) / capacity / runs
+			}
+		}
+		check(t, fmt.Sprintf("%g times the capacity: share of the capacity", times), served[true], 0.94, 1.1)
+		check(t, fmt.Sprintf("%g times the capacity: what seeing the waits adds to it", times), served[true]-served[false], 0.05, 1)
+	}
+}
+
+// Below the capacity, goroutines wait long for a processor now and then as well, and no call is refused
+// because of that.
+func TestGateOnBusyProcessorRefusesNothingBelowCapacity(t *testing.T) {
+	for _, work := range []float64{mean / 3, mean, 3 * mean} {
+		for seed := range uint64(3) {
+			load := workload{rate: simserver.Steady(0.8 * 1e9 / work), work: simserver.Exponential(work)}
+			r := newSimRun(seed+1, GateOptions{}, processor, load)
+			r.run(40e9)
+			check(t, fmt.Sprintf("calls of %g ms: share refused", work/1e6), r.summary(5e9, 40e9, nil).refusedShare, 0, 0.002)
+		}
+	}
 }

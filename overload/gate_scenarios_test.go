@@ -1,3 +1,5 @@
+//go:build !race
+
 package overload
 
 import (
@@ -72,7 +74,7 @@ func (r *simRun) lost(within, from int64, p Priority) float64 {
 // TestGateAtSmallServersServesNearlyWhatBestFixedLimitDoes promises 0.95 of it in the mean of the distributions of
 // work, and 0.88 for each.
 func TestGateAtSmallServersServesNearlyWhatBestFixedLimitDoes(t *testing.T) {
-	if isShort() {
+	if testing.Short() {
 		t.Skip("takes half a minute")
 	}
 	for _, s := range scenariosOf("1.5×", "2×", "5×", "10×", "clients retry three times at once, 3×") {
@@ -120,6 +122,22 @@ func TestGateAtSmallServersKeepsCriticalCalls(t *testing.T) {
 			}
 			lost := runScenario(s, workers, simserver.ExponentialWork, GateOptions{}).criticalLost
 			check(t, fmt.Sprintf("%d workers, %s: share of critical calls that is lost", workers, s.Name), lost, 0, most)
+		}
+	}
+}
+
+// TestGateServesCrowdAtOnce has loads that rise within a moment, at servers of few workers. Ten times the capacity for
+// five seconds is 500 calls that can be served, of which a limit that falls over seconds loses a third.
+func TestGateServesCrowdAtOnce(t *testing.T) {
+	for _, s := range scenariosOf("flash crowd of 10× for 5 s", "step from 0.5× to 3×", "cold start, 2×") {
+		for _, workers := range []int{1, 2, 4} {
+			mean := 0.0
+			for name, work := range heldOutWork {
+				served := runScenario(s, workers, work, GateOptions{}).good
+				mean += served / float64(len(heldOutWork))
+				check(t, fmt.Sprintf("%d workers, %s, %s: share of the capacity", workers, s.Name, name), served, 0.8, anything)
+			}
+			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, s.Name), mean, 0.88, anything)
 		}
 	}
 }

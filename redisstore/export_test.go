@@ -217,4 +217,4 @@ func Classify(err error) (code string, foreign bool) { return rejectionCode(err)
 func IsRefusal(err error) bool { return refusalOf(err, false) != nil }
 
 // ScriptsOfCheck are those that Check runs besides the store's own, and one of these.
-var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, timeScript, scriptsOf[0].take}
+var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, timeScript, scriptsOf()[0].take}

@@ -85,7 +85,7 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 		serial:    limitSerial.Add(1),
 	}
 	cl.alwaysOptions = cl.overdraft != cl.capacity
-	cl.stepRow, cl.scripts = &stepRows[cl.step], &scriptsOf[cl.step]
+	cl.stepRow, cl.scripts = &stepRows[cl.step], &scriptsOf()[cl.step]
 	cl.compile(cl)
 	once := formatInts(cl.unit, cl.perTick, cl.maxCharge())
 	cl.onceArgs.unit, cl.onceArgs.perTick, cl.onceArgs.most = once[0], once[1], once[2]

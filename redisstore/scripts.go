@@ -13,8 +13,9 @@ type stepScripts struct {
 	once, onceBatch *Script // nil if grants leave no records
 }
 
-// scriptsOf has the scripts of each step.
-var scriptsOf = func() (list []stepScripts) {
+// scriptsOf returns the scripts of each step. They are made when the first is needed: a process that
+// only could use Redis starts without them.
+var scriptsOf = sync.OnceValue(func() (list []stepScripts) {
 	for _, s := range script.Steps() {
 		own := stepScripts{take: newScript("take "+s.String(), s.Take()), batch: newScript("take "+s.String(), s.Batch())}
 		if s.HasRecords() {
@@ -24,14 +25,14 @@ var scriptsOf = func() (list []stepScripts) {
 		list = append(list, own)
 	}
 	return list
-}()
+})
 
 // commonScripts returns those that Open loads: of one step, and of several with the same
 // algorithm. There are too many combinations of algorithms to load each.
 var commonScripts = sync.OnceValue(func() (list []*Script) {
 	list = append(list, markScript, unmarkScript)
 	for _, s := range script.Steps() {
-		own := scriptsOf[s]
+		own := scriptsOf()[s]
 		list = append(list, own.take, own.batch, takeAllScript(1<<s))
 		if s.HasRecords() {
 			list = append(list, own.once, own.onceBatch)

@@ -25,14 +25,15 @@ func TestStoreOddRequestsFailAlone(t *testing.T) {
 
 // oddLimits are the limits of all calls, in this order, so that they can share scripts.
 var oddLimits = []penstock.Limit{
-	penstock.PerDay(oddCount).WithName("odd"),
-	{Algorithm: penstock.FixedWindow, Count: oddCount, Period: 24 * time.Hour, Name: "odd"},
-	{Algorithm: penstock.SlidingWindow, Count: oddCount, Period: 24 * time.Hour, Name: "odd"},
+	{Count: oddCount, Period: oddPeriod, Name: "odd"},
+	{Algorithm: penstock.FixedWindow, Count: oddCount, Period: oddPeriod, Name: "odd"},
+	{Algorithm: penstock.SlidingWindow, Count: oddCount, Period: oddPeriod, Name: "odd"},
 }
 
 const (
-	oddCount = 10_000
-	oddCalls = 10 // of each caller
+	oddCount  = 10_000
+	oddPeriod = 365 * 24 * time.Hour // a bucket gains no unit meanwhile
+	oddCalls  = 10                   // of each caller
 )
 
 // An oddCaller makes calls, and tells what is wrong with their results.

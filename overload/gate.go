@@ -50,8 +50,8 @@ const (
 // half a second and twenty times the usual latency no longer counts towards the limit,
 // provided that calls which came later have ended meanwhile, or that none is in flight.
 //
-// Requests that wait for a processor have not entered yet. The gate sees by the runtime's metrics
-// how long goroutines wait for one, and admits fewer calls if that is too long because of them. A
+// Requests that wait for a processor have not entered yet. The gate measures, with a goroutine of its
+// own, how long that is, and admits fewer calls if it is too long because of them. A
 // server whose calls only compute should call [runtime.Gosched] after Enter, as the middleware does,
 // so that they reach the gate and are counted.
 //
@@ -160,8 +160,10 @@ type Pass struct {
 // context's error.
 func (g *Gate) Enter(ctx context.Context, p Priority) (Pass, error) {
 	now := g.clock.Now()
-	if g.delay != nil && now >= g.delay.dueAt.Load() {
-		g.checkDelay(now)
+	if g.delay != nil {
+		if due := g.delay.dueAt.Load(); now >= due {
+			g.measureDelay(due, now)
+		}
 	}
 	if g.tryEnter(now) {
 		return Pass{g, now}, nil

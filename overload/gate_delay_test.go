@@ -1,16 +1,14 @@
 package overload
 
 import (
-	"runtime"
 	"testing"
 	"time"
 )
 
-// delayedGate is a gate that refuses calls, with a limit of 20 and calls in flight, whose goroutines wait for
-// a processor.
-func delayedGate(calls int, wait time.Duration) *Gate {
+// delayedGate is a gate that refuses calls, with two processors, a limit of 20, and calls in flight.
+func delayedGate(calls int) *Gate {
 	g := NewGate(nil)
-	g.delay = &delayMeter{procs: func() int { return 2 }, median: func() (int64, bool) { return int64(wait), true }}
+	g.delay.procs = func() int { return 2 }
 	for range calls {
 		g.tryEnter(g.clock.Now())
 	}
@@ -31,29 +29,62 @@ func TestGateHalvesLimitOnlyIfItsCallsKeepProcessorsBusy(t *testing.T) {
 		{9, 100 * time.Millisecond, 20}, // no more than 90 ms are because of them
 		{1, time.Second, 20},
 	} {
-		g := delayedGate(c.calls, c.wait)
-		g.checkDelay(1)
+		g := delayedGate(c.calls)
+		g.checkDelay(1, int64(c.wait))
 		if got := limitOf(g.word.Load()); got != c.want {
 			t.Errorf("%d calls, goroutines wait for %v: got a limit of %d, want %d", c.calls, c.wait, got, c.want)
 		}
 	}
 }
 
-func TestGateWithBusyProcessorsAdmitsAsManyCallsAsProcessors(t *testing.T) {
-	g := delayedGate(20, 200*time.Millisecond)
+func TestGateWithBusyProcessorsAdmitsOneCallMore(t *testing.T) {
+	g := delayedGate(20)
 	for i := range int64(10) {
 		g.meter.refused.Store(1)
-		g.checkDelay(i)
+		g.checkDelay(i, 200e6)
 	}
-	if got := limitOf(g.word.Load()); got != 2 {
-		t.Errorf("got a limit of %d, want 2", got)
+	if got := limitOf(g.word.Load()); got != 3 {
+		t.Errorf("got a limit of %d with two processors, want 3", got)
+	}
+}
+
+// While no call is refused, only very many calls are too many.
+func TestGateLetsBurstsWaitForProcessor(t *testing.T) {
+	for calls, want := range map[int]int{burstCalls + 1: 60, burstCalls + 2: 30} {
+		g := delayedGate(0)
+		g.meter.refused.Store(0)
+		g.control.finder.limit = 60
+		g.publish()
+		for range calls {
+			g.tryEnter(g.clock.Now())
+		}
+		g.checkDelay(1, 200e6)
+		if got := limitOf(g.word.Load()); got != want {
+			t.Errorf("%d calls: got a limit of %d, want %d", calls, got, want)
+		}
+	}
+}
+
+// A probe leaves no processor idle where calls compute.
+func TestGateProbesWithAsManyCallsAsProcessors(t *testing.T) {
+	for wait, want := range map[time.Duration]float64{0: 1, 10 * time.Millisecond: 2} {
+		g := delayedGate(2)
+		g.meter.mean.Store(20e6)
+		for i := range int64(30) {
+			g.checkDelay(i, int64(wait))
+		}
+		g.control.finder.limit = 0.5
+		g.control.finder.update(measurement{variance: 1, inFlight: 1})
+		if got := g.control.finder.limit; got < want || got > want+0.5 {
+			t.Errorf("goroutines wait for %v: got a limit of %g, want %g", wait, got, want)
+		}
 	}
 }
 
 // Calls that were not seen for long may wait for less, sheddable ones before normal ones.
 func TestGateWaitsLessForLateCalls(t *testing.T) {
-	g := delayedGate(20, 30*time.Millisecond)
-	g.checkDelay(1)
+	g := delayedGate(20)
+	g.checkDelay(1, 30e6)
 	for p, want := range map[Priority]time.Duration{
 		Critical: 100 * time.Millisecond, Normal: 70 * time.Millisecond, Sheddable: 40 * time.Millisecond,
 	} {
@@ -63,25 +94,35 @@ func TestGateWaitsLessForLateCalls(t *testing.T) {
 	}
 }
 
-func TestDelayMeterKnowsThisProcess(t *testing.T) {
-	d := newDelayMeter()
-	if d == nil {
-		t.Fatal("the runtime does not know how long goroutines wait")
-	}
-	done := make(chan struct{})
-	go func() { // transitions to count
-		defer close(done)
-		for range 10_000 {
-			runtime.Gosched()
+// A gate measures again after it has measured, and not meanwhile.
+func TestGateMeasuresDelayOneAtATime(t *testing.T) {
+	g := NewGate(nil)
+	var turns []func()
+	g.delay.yield = func(done func()) { turns = append(turns, done) }
+	enter := func() {
+		pass, err := g.Enter(t.Context(), Normal)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
+		pass.Leave(Success)
+	}
+	for range 3 {
+		enter()
+	}
+	if len(turns) != 1 {
+		t.Fatalf("%d goroutines wait for a processor, want 1", len(turns))
+	}
+	turns[0]()
+	g.delay.dueAt.Add(-delayEvery)
+	if enter(); len(turns) != 2 {
+		t.Errorf("%d measurements, want 2", len(turns))
+	}
+}
+
+func TestDelayMeterGetsTurnInThisProcess(t *testing.T) {
+	done := make(chan struct{})
+	newDelayMeter().yield(func() { close(done) })
 	<-done
-	if wait, ok := d.median(); !ok || wait < 0 || wait > int64(time.Minute) {
-		t.Errorf("got %v, %v", time.Duration(wait), ok)
-	}
-	if _, ok := d.median(); ok {
-		t.Error("waits were counted twice")
-	}
 }
 
 func TestGateOfSimulationDoesNotMeasureMachine(t *testing.T) {

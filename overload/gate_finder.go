@@ -15,7 +15,7 @@ import "math"
 // other. Only a lower limit tells them apart: where calls queue, fewer of them are
 // faster. So base is raised only after a lower limit made no call faster.
 type limitFinder struct {
-	limit, most float64
+	limit, most, least float64
 
 	base    float64 // logarithm of the latency without queueing
 	baseVar float64 // and its variance; infinite if it is unknown
@@ -74,7 +74,7 @@ const (
 )
 
 func newLimitFinder(limit, most float64) limitFinder {
-	return limitFinder{limit: limit, most: most, baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
+	return limitFinder{limit: limit, most: most, least: 1, baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
 }
 
 func (f *limitFinder) update(m measurement) {
@@ -90,7 +90,7 @@ func (f *limitFinder) update(m measurement) {
 	default:
 		f.relax(m)
 	}
-	f.limit = min(max(f.limit, 1), f.most)
+	f.limit = min(max(f.limit, f.least), f.most)
 }
 
 // deviations is how far the latency is from base, in standard deviations.

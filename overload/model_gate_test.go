@@ -134,7 +134,7 @@ func newSimRunOf(gates int, seed uint64, o GateOptions, server func(*simulation)
 		r.gates = append(r.gates, &simGate{Gate: NewGate(&o)})
 	}
 	r.gate = r.gates[0].Gate
-	if s, ok := r.server.(*simserver.Processor); ok && !r.gate.fixed {
+	if s, ok := r.server.(*simserver.Processor); ok && !s.Keeps && !r.gate.fixed {
 		r.gate.delay = processorDelay(s)
 	}
 	r.After(0, r.arrive)
@@ -144,17 +144,7 @@ func newSimRunOf(gates int, seed uint64, o GateOptions, server func(*simulation)
 
 // processorDelay measures the waits of a simulated processor.
 func processorDelay(p *simserver.Processor) *delayMeter {
-	var waits []int64
-	p.Waited = func(wait int64) { waits = append(waits, wait) }
-	return &delayMeter{procs: func() int { return 1 }, median: func() (int64, bool) {
-		if len(waits) < minDelays {
-			return 0, false
-		}
-		slices.Sort(waits)
-		median := waits[len(waits)/2]
-		waits = waits[:0]
-		return median, true
-	}}
+	return &delayMeter{procs: func() int { return 1 }, yield: func(done func()) { p.Serve(1, done) }}
 }
 
 func (r *simRun) watch() {
@@ -182,7 +172,7 @@ func (r *simRun) arrive() {
 
 func (r *simRun) enter(c *simCall, retries int) {
 	if d := c.gate.delay; d != nil && r.now >= d.dueAt.Load() {
-		c.gate.checkDelay(r.now)
+		c.gate.measureDelay(d.dueAt.Load(), r.now)
 	}
 	if c.gate.tryEnter(r.now) {
 		r.serve(c, r.now)

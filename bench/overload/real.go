@@ -78,9 +78,10 @@ func (b *bench) loadReal(c realCase, contenders []library, times float64) (resul
 }
 
 // capacityOf is what a server without limiter serves to a few clients, each of which waits for its
-// answer. They are enough to keep all workers busy.
+// answer. They are enough to keep all workers busy. All requests take equally long, or else the capacity
+// would differ by chance.
 func capacityOf(c serverConfig, length time.Duration) float64 {
-	c.Limiter = noLimiter
+	c.Limiter, c.Equal = noLimiter, true
 	s := startServer(c)
 	defer s.stop()
 	g := newGenerator(s.url, nil)

@@ -28,6 +28,7 @@ type serverConfig struct {
 	Workers int           // 0 if requests keep the processors busy
 	Procs   int           // how many processors it has; 0 for all
 	Mean    time.Duration // of an exponential distribution
+	Equal   bool          // all requests take the mean instead
 }
 
 // serveHTTP is the server process: it prints its address, and ends when its input ends.
@@ -49,9 +50,13 @@ func serveHTTP(task string) {
 
 // newHandler returns the handler behind its limiter: a gate is middleware, as in a real server.
 func newHandler(c serverConfig) http.Handler {
-	handler := busyHandler(c.Mean)
+	work := func() time.Duration { return exponentialOf(c.Mean) }
+	if c.Equal {
+		work = func() time.Duration { return c.Mean }
+	}
+	handler := busyHandler(work)
 	if c.Workers > 0 {
-		handler = waitingHandler(c.Mean, c.Workers)
+		handler = waitingHandler(work, c.Workers)
 	}
 	if c.Limiter == ours {
 		return httplimit.Admit(overload.NewGate(nil), nil)(handler)
@@ -73,23 +78,23 @@ func newHandler(c serverConfig) http.Handler {
 }
 
 // waitingHandler has workers that wait for something else, such as a database.
-func waitingHandler(mean time.Duration, workers int) http.HandlerFunc {
+func waitingHandler(work func() time.Duration, workers int) http.HandlerFunc {
 	free := make(chan struct{}, workers)
 	return func(w http.ResponseWriter, r *http.Request) {
 		free <- struct{}{}
 		defer func() { <-free }()
 		if r.Context().Err() == nil { // or else the client has given up
-			time.Sleep(exponentialOf(mean))
+			time.Sleep(work())
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
 // busyHandler keeps the processor busy. Requests share it as the scheduler says.
-func busyHandler(mean time.Duration) http.HandlerFunc {
+func busyHandler(work func() time.Duration) http.HandlerFunc {
 	perMilli := hashesPerMilli()
 	return func(w http.ResponseWriter, _ *http.Request) {
-		hash(int(exponentialOf(mean).Seconds() * 1000 * perMilli))
+		hash(int(work().Seconds() * 1000 * perMilli))
 		w.WriteHeader(http.StatusNoContent)
 	}
 }

@@ -137,8 +137,8 @@ func (f *Fallback) answerOf(ctx context.Context, sent int64, err error) primaryA
 		return answerRejected
 	case errors.Is(err, ErrUnknownID):
 		return answerDecided
-	case ctx.Err() != nil && took < int64(f.timeout):
-		return answerNone
+	case ctx.Err() != nil && (took < int64(f.timeout) || !f.setsTimer && !errors.Is(err, ErrUnavailable)):
+		return answerNone // a TimeoutStore knows better how long it had, as calls may wait for others of this process
 	case errors.Is(err, context.DeadlineExceeded) && took < int64(min(minPatience, f.timeout)):
 		return answerNone
 	}

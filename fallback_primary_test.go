@@ -53,6 +53,33 @@ func TestFallbackCountsEarlyEndsWithEnoughTime(t *testing.T) {
 	}
 }
 
+// A waitingStore bounds the time that a server has, but not that calls wait for others before.
+type waitingStore struct{ StoreFunc }
+
+func (waitingStore) Timeout() time.Duration { return 50 * time.Millisecond }
+
+// Callers that leave a crowd prove nothing about the store, however long they have waited. If it had its
+// timeout, its error tells.
+func TestFallbackCountsNoCallersThatLeaveACrowd(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	for failure, wantDown := range map[error]int{context.Canceled: 0, ErrUnavailable: 1} {
+		clock := time.Unix(0, 0)
+		store := waitingStore{func(context.Context, Request) (Decision, error) {
+			clock = clock.Add(time.Second)
+			return Decision{}, failure
+		}}
+		f := WithFallback(store, nil, &FallbackOptions{Failures: 3, Now: func() time.Time { return clock }})
+		f.shards[0].verifyAt.Store(1 << 62) // its peeks are another test
+		for range 5 {
+			_, _ = f.Take(ctx, Request{Key: "k", Limit: PerHour(9), Cost: 1})
+		}
+		if down, _ := f.Down(); down != wantDown {
+			t.Errorf("after calls that end with %v: %d shards down, want %d", failure, down, wantDown)
+		}
+	}
+}
+
 // Other errors count at once: a refused connection takes no time.
 func TestFallbackCountsErrorsThatAreNoSilence(t *testing.T) {
 	clock := time.Unix(0, 0)

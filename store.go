@@ -48,8 +48,9 @@ type ShardedStore interface {
 }
 
 // A TimeoutStore limits the duration of each call itself, so [WithFallback] sets
-// no timer of its own unless its timeout is shorter. A Timeout of 0 means no
-// limit.
+// no timer of its own unless its timeout is shorter. It may let a call wait for longer
+// for others of this process, as the Redis store does. If it had its Timeout, its error is
+// [ErrUnavailable]; otherwise that of the caller's context. A Timeout of 0 means no limit.
 type TimeoutStore interface {
 	Store
 	Timeout() time.Duration

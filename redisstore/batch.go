@@ -59,6 +59,7 @@ type pending struct {
 	ctx   context.Context
 	done  chan struct{}
 	alarm *time.Timer // nil until it is needed
+	left  atomic.Bool // whether the caller has left before its context ended
 	alone bool        // whether it must be sent again, alone
 	err   error
 }
@@ -180,7 +181,7 @@ func (q *batchQueue) seal(b *batch, first *pending) bool {
 
 // flush sends a sealed batch.
 func (s *Store) flush(b *batch) {
-	d := s.deadlineAfter(context.Background(), s.timeout)
+	d := s.deadlineAfter(context.Background(), b.takes[0].base().start, s.timeout)
 	defer d.stop()
 	call := &b.calls[0]
 	held, err := false, s.inflight.admitBatch(d)
@@ -210,12 +211,15 @@ func (s *Store) flush(b *batch) {
 func (b *batch) encode(s *Store) {
 	call, queue := &b.calls[0], b.takes[0].base().queue
 	call.Script, call.Keys = queue.script, call.Keys[:0]
-	b.takes = slices.DeleteFunc(b.takes, func(t take) bool { return t.base().ctx.Err() != nil })
+	b.takes = slices.DeleteFunc(b.takes, func(t take) bool { return t.base().hasLeft() })
 	if len(b.takes) > 0 {
 		b.takes[0].encodeBatch(s, b.takes, call)
 		call.Script = queue.script
 	}
 }
+
+// hasLeft reports whether the caller of a take no longer waits for it.
+func (p *pending) hasLeft() bool { return p.ctx.Err() != nil || p.left.Load() }
 
 // dispatch hands the result of the call to the takes.
 func (b *batch) dispatch(s *Store, d *deadline) {
@@ -309,6 +313,7 @@ func (s *Store) await(ctx context.Context, p *pending) (ok bool, err error) {
 	case <-ctx.Done():
 		return false, p.calls[0].wrapError(ctx.Err())
 	case <-early:
+		p.left.Store(true)
 		return false, s.earlyError(ctx, p)
 	}
 	if early != nil {
@@ -335,6 +340,6 @@ func (s *Store) earlyAlarm(ctx context.Context, p *pending) <-chan time.Time {
 // earlyError returns the error of a take whose batch was not answered in time. The batch may
 // still write into its own call.
 func (s *Store) earlyError(ctx context.Context, p *pending) error {
-	d := &deadline{Context: ctx, began: p.start, at: time.Now()}
+	d := &deadline{Context: ctx, began: p.start, due: time.Now()}
 	return s.callError(d, &Call{Script: p.queue.script, Err: context.DeadlineExceeded})
 }

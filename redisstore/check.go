@@ -296,7 +296,7 @@ func (c *checker) eval(script *Script) Call {
 }
 
 func (c *checker) roundTrip(calls []Call) {
-	d := c.store.deadlineAfter(c.ctx, c.store.timeout)
+	d := c.store.deadlineAfter(c.ctx, time.Now(), c.store.timeout)
 	defer d.stop()
 	c.store.roundTrip(d, calls)
 }

@@ -227,6 +227,7 @@ func TestOpenRejectsBadOptions(t *testing.T) {
 	for o, field := range map[*redisstore.Options]string{
 		{Prefix: "a{b"}:     "Prefix",
 		{Timeout: -1}:       "Timeout",
+		{Timeout: 1 << 62}:  "Timeout",
 		{MaxCalls: -1}:      "MaxCalls",
 		{MaxCalls: 1 << 30}: "MaxCalls",
 	} {

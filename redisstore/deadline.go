@@ -12,11 +12,12 @@ import (
 // One that has not ended is reused, because [context.WithTimeout] would cost more
 // than the rest of a call.
 type deadline struct {
-	context.Context // the caller's
-	began, at       time.Time
+	context.Context           // the caller's
+	start           time.Time // of what the caller asked for, which may need several deadlines
+	began           time.Time
 	sentAt          time.Time // a time before the calls in flight were sent
 	done            chan struct{}
-	ended           atomic.Bool
+	hasEnded        atomic.Bool
 	timer           *time.Timer
 	detach          func() bool // from the caller's context
 
@@ -25,6 +26,7 @@ type deadline struct {
 	due     time.Time        // what the timer is set to; zero if the deadline is not in use
 	latest  time.Time        // what it may be set to
 	queue   *inflightLimiter // in which the calls wait for a slot
+	answers int64            // that Redis had given when the timer of calls that wait was set
 	wasLate bool             // whether the timer was set again because it was late
 }
 
@@ -35,19 +37,24 @@ var deadlinePool = sync.Pool{New: func() any {
 	return d
 }}
 
-// deadlineAfter returns a context that must be stopped.
-func (s *Store) deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
+// deadlineAfter returns a context that must be stopped. The call began at start, possibly with
+// other deadlines: they all end in time.
+func (s *Store) deadlineAfter(ctx context.Context, start time.Time, timeout time.Duration) *deadline {
 	d := deadlinePool.Get().(*deadline)
-	d.Context = ctx
+	d.Context, d.start = ctx, start
 	now := time.Now()
-	latest := now.Add(maxTimeouts * timeout)
+	latest := start.Add(maxTimeouts * timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(latest) {
 		latest = at
 	}
 	if early := s.earlyEnd(ctx, now); early > 0 && now.Add(early).Before(latest) {
 		latest = now.Add(early)
 	}
-	d.start(now, timeout, latest)
+	d.set(now, timeout, latest)
+	if !now.Before(latest) {
+		d.began = start
+		d.end()
+	}
 	if ctx.Done() != nil {
 		d.detach = context.AfterFunc(ctx, d.end)
 	}
@@ -59,29 +66,29 @@ const (
 	latePart    = 10 // the part of a timeout by which a process may be late
 )
 
-// start sets the timer of calls that have a slot, or ask for one.
-func (d *deadline) start(now time.Time, timeout time.Duration, latest time.Time) {
+// set sets the timer of calls that have a slot, or ask for one.
+func (d *deadline) set(now time.Time, timeout time.Duration, latest time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.timeout, d.latest, d.queue, d.wasLate = timeout, latest, nil, false
-	d.began, d.sentAt, d.at = now, now, d.setTimer(now)
+	d.began, d.sentAt = now, now
+	d.setTimer(now)
 }
 
-// setTimer sets the timer to one timeout from now, and returns when it fires.
-func (d *deadline) setTimer(now time.Time) time.Time {
+// setTimer sets the timer to one timeout from now.
+func (d *deadline) setTimer(now time.Time) {
 	d.due = now.Add(d.timeout)
 	if d.latest.Before(d.due) {
 		d.due = d.latest
 	}
 	d.timer.Reset(d.due.Sub(now))
-	return d.due
 }
 
 // waitIn says that the calls wait for a slot of a queue.
 func (d *deadline) waitIn(queue *inflightLimiter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queue = queue
+	d.queue, d.answers = queue, queue.answers.Load()
 }
 
 // expire ends the calls when the timer fires, unless the time went by in this process and not in Redis:
@@ -96,7 +103,7 @@ func (d *deadline) expire() {
 	case late < 0 || d.due.IsZero(): // the timer was set again, or stopped
 	case !now.Before(d.latest):
 		d.end()
-	case d.queue != nil && d.queue.abandoned.Load() == 0:
+	case d.queue != nil && d.queue.answersSince(&d.answers):
 		d.setTimer(now)
 	case late > d.timeout/latePart && !d.wasLate: // once, because timers that fire together are late
 		d.wasLate = true
@@ -131,7 +138,7 @@ func (s *Store) earlyEnd(ctx context.Context, now time.Time) time.Duration {
 func marginOf(left time.Duration) time.Duration { return max(left/marginPart, minMargin) }
 
 func (d *deadline) end() {
-	if !d.ended.Swap(true) {
+	if !d.hasEnded.Swap(true) {
 		close(d.done)
 	}
 }
@@ -144,7 +151,7 @@ func (d *deadline) stop() {
 		stopped = d.detach() && stopped
 		d.detach = nil
 	}
-	if stopped && !d.ended.Load() {
+	if stopped && !d.hasEnded.Load() {
 		d.mu.Lock()
 		d.due = time.Time{}
 		d.mu.Unlock()
@@ -153,8 +160,14 @@ func (d *deadline) stop() {
 	}
 }
 
-func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
-func (d *deadline) Done() <-chan struct{}       { return d.done }
+// Deadline returns when the timer fires, as far as that is known.
+func (d *deadline) Deadline() (time.Time, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.due, true
+}
+
+func (d *deadline) Done() <-chan struct{} { return d.done }
 
 // callerErr returns why the caller's context has ended, or nil if it has not.
 func (d *deadline) callerErr() error { return endOf(d.Context) }
@@ -171,8 +184,16 @@ func endOf(ctx context.Context) error {
 	return nil
 }
 
+// ended returns why no call may be sent any more, or nil. The caller's context may have ended a moment ago.
+func (d *deadline) ended() error {
+	if err := d.Context.Err(); err != nil {
+		return err
+	}
+	return d.Err()
+}
+
 func (d *deadline) Err() error {
-	if !d.ended.Load() {
+	if !d.hasEnded.Load() {
 		return nil
 	}
 	if err := d.Context.Err(); err != nil {

@@ -55,7 +55,7 @@ func TestCallErrorBlamesCallerWhoseDeadlineHasPassed(t *testing.T) {
 		{time.Now().Add(-time.Millisecond), false},
 		{time.Now().Add(time.Hour), true},
 	} {
-		d := s.deadlineAfter(lateContext{t.Context(), test.at}, time.Minute)
+		d := s.deadlineAfter(lateContext{t.Context(), test.at}, time.Now(), time.Minute)
 		c := &Call{Script: &Script{Name: "take"}, Err: context.DeadlineExceeded}
 		for name, err := range map[string]error{"take": s.callError(d, c), "eval": s.evalError(d, c)} {
 			if errors.Is(err, penstock.ErrUnavailable) != test.unavailable || !errors.Is(err, context.DeadlineExceeded) {
@@ -82,6 +82,9 @@ func TestDeadlineLasts(t *testing.T) {
 	t.Parallel()
 	queue, stuck := newInflightLimiter(1, time.Hour), newInflightLimiter(1, time.Hour)
 	stuck.abandoned.Add(1)
+	left := newInflightLimiter(1, time.Hour)
+	left.abandoned.Add(1)
+	left.answers.Add(1)
 	for _, test := range []struct {
 		name  string
 		queue *inflightLimiter
@@ -93,14 +96,18 @@ func TestDeadlineLasts(t *testing.T) {
 		{"the process is late", nil, time.Hour, 1, true},
 		{"it waits for a slot", queue, 0, 1, true},
 		{"it waits, and Redis does not answer", stuck, 0, 1, false},
+		{"it waits, and another caller has left while Redis answers", left, 0, 1, true},
 		{"it has waited for too long", queue, time.Hour, maxTimeouts, false},
 	} {
-		d := (&Store{}).deadlineAfter(t.Context(), time.Hour)
+		d := (&Store{}).deadlineAfter(t.Context(), time.Now(), time.Hour)
 		d.timer.Stop()
 		d.queue, d.due = test.queue, time.Now().Add(-test.late)
 		d.latest = d.latest.Add(-time.Duration(test.age) * d.timeout)
 		if d.expire(); d.Err() == nil != test.lasts {
 			t.Errorf("%s: lasts %t, want %t", test.name, d.Err() == nil, test.lasts)
+		}
+		if at, _ := d.Deadline(); d.Err() == nil && !at.After(time.Now()) {
+			t.Errorf("%s: lasts, and a client is told that it ended at %v", test.name, at)
 		}
 		d.timer.Stop() // not d.stop: one that has ended must not be used again
 	}

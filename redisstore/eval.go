@@ -26,7 +26,7 @@ func (s *Store) Eval(ctx context.Context, script *Script, name string, args ...s
 	if _, ok := s.client.(*rueidisClient); !ok {
 		return nil, fmt.Errorf("redisstore: %s: %w by this client", script.Name, errors.ErrUnsupported)
 	}
-	d := s.deadlineAfter(ctx, evalTimeout)
+	d := s.deadlineAfter(ctx, time.Now(), evalTimeout)
 	defer d.stop()
 	calls := []Call{{Script: script, Keys: []string{s.prefix + ":" + name}, Args: args, wantTexts: true}}
 	s.roundTrip(d, calls)

@@ -61,7 +61,7 @@ func (s *Store) ProbeNow() { s.probeAt.Store(0) }
 
 // Probe probes the server, as a call does every minute, and waits for it.
 func (s *Store) Probe(ctx context.Context) error {
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, time.Now(), s.timeout)
 	defer d.stop()
 	return s.probe(func(calls []Call) { s.roundTrip(d, calls) })
 }
@@ -119,7 +119,7 @@ func (s *Store) awaitOrSendAlone(ctx context.Context, t *singleTake) (penstock.D
 			return decision, err
 		}
 	}
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, t.start, s.timeout)
 	defer d.stop()
 	return s.sendAlone(d, &t.request, t.calls[:])
 }
@@ -140,6 +140,7 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 		}
 		t.queue, t.shares = t.request.queue(), t.request.sharing()
 	}
+	first.start = time.Now()
 	second.start = first.start.Add(before)
 	b, _ := s.join(context.Background(), first)
 	joined, isFirst := s.join(context.Background(), second)
@@ -153,6 +154,9 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	_, err := s.await(context.Background(), &first.pending) // whose batch the second has sent
 	return false, err
 }
+
+// InFlight returns how many calls and batches are in flight.
+func (s *Store) InFlight() int { return len(s.inflight.slots) + len(s.inflight.batches) }
 
 // CommonScripts returns the SHA1 of every script that Open loads.
 func CommonScripts() (list []string) {
@@ -187,7 +191,7 @@ func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decis
 		if t.group = s.groupOf(t.items, rs, each); t.group == nil || i > 0 && t.group.queue != takes[0].group.queue {
 			return errs, false
 		}
-		t.encodeKeys()
+		t.encodeKeys(time.Now())
 		t.prepare(contextOf(i, ctxs))
 		b.takes, takes[i] = append(b.takes, t), t
 	}
@@ -204,7 +208,7 @@ func (s *Store) awaitOrSendAllAlone(ctx context.Context, t *groupTake, ds []pens
 		t.decideAll(ds, ok)
 		return err
 	}
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, t.start, s.timeout)
 	defer d.stop()
 	return s.sendGroupAlone(d, t, ds)
 }

@@ -21,6 +21,7 @@ type inflightLimiter struct {
 	mu         sync.Mutex
 	abandoned  atomic.Int64 // changed under mu
 	releases   int          // under mu: how often the slots of all abandoned calls were freed
+	answers    atomic.Int64 // of Redis, to all calls
 	start      time.Time
 	lastProbe  atomic.Int64 // nanoseconds since start
 }
@@ -40,7 +41,7 @@ func newInflightLimiter(slots int, maxSilence time.Duration) *inflightLimiter {
 // acquire waits for a slot. It reports whether the call holds
 // one: a probe does not. A caller that has left gets none, so that it is not charged.
 func (l *inflightLimiter) acquire(d *deadline) (held bool, err error) {
-	if err = d.Context.Err(); err != nil {
+	if err = d.ended(); err != nil {
 		return false, err
 	}
 	select {
@@ -70,11 +71,22 @@ func (l *inflightLimiter) wait(d *deadline, slots chan struct{}) error {
 	d.waitIn(l)
 	select {
 	case slots <- struct{}{}:
-		d.start(time.Now(), d.timeout, d.latest)
-		return nil
+		if d.ended() == nil {
+			d.set(time.Now(), d.timeout, d.latest)
+			return nil
+		}
+		<-slots // both had happened: the caller has left, and is not charged
 	case <-d.Done():
-		return fmt.Errorf("%w: %w", errTooManyCalls, d.Err())
 	}
+	return fmt.Errorf("%w: %w", errTooManyCalls, d.ended())
+}
+
+// answersSince reports whether Redis answers: no call in flight has ended without an answer, or others got
+// one since the last look. Those that ended may be those of callers that left.
+func (l *inflightLimiter) answersSince(seen *int64) bool {
+	before := *seen
+	*seen = l.answers.Load()
+	return l.abandoned.Load() == 0 || *seen != before
 }
 
 func (l *inflightLimiter) mayProbe() bool {
@@ -91,6 +103,7 @@ func (l *inflightLimiter) release(held bool) {
 
 // releaseAbandoned frees the slots of all abandoned calls, because Redis answers.
 func (l *inflightLimiter) releaseAbandoned() {
+	l.answers.Add(1)
 	if l.abandoned.Load() == 0 {
 		return
 	}

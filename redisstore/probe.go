@@ -205,7 +205,7 @@ func (s *Store) probeAgain(now time.Time) {
 	}
 	s.probed.Store(now.UnixNano())
 	go func() {
-		d := s.deadlineAfter(context.Background(), max(s.timeout, probeRetry))
+		d := s.deadlineAfter(context.Background(), time.Now(), max(s.timeout, probeRetry))
 		defer d.stop()
 		next := probeInterval
 		if err := s.probe(func(calls []Call) { s.roundTrip(d, calls) }); err != nil {

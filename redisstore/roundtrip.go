@@ -177,7 +177,8 @@ func (s *Store) errorFor(ended error, d *deadline, c *Call) error {
 	case ended != nil && !isReply(err):
 		return c.wrapError(fmt.Errorf("%w%s", ended, after))
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("no answer within %v: %w%s", d.at.Sub(d.began).Round(time.Millisecond), err, after)
+		due, _ := d.Deadline()
+		err = fmt.Errorf("no answer within %v: %w%s", due.Sub(d.began).Round(time.Millisecond), err, after)
 	case isForeign(err):
 		err = &penstock.KeyError{Key: c.Keys[0], Err: fmt.Errorf("key %q holds a value that no limit wrote: %w", c.Keys, err)}
 	case crossesSlots(err) && c.spansSlots():

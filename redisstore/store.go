@@ -21,8 +21,8 @@
 //
 // # When Redis does not answer
 //
-// A call ends after Options.Timeout at the latest. Without a decision by then its
-// error is [penstock.ErrUnavailable].
+// Redis has [Options].Timeout to answer a call. Without a decision by then its error is
+// [penstock.ErrUnavailable].
 //
 // A call is repeated within its timeout if it certainly was not executed: Redis
 // rejected it, it could not be sent, or its connection was found closed before it was
@@ -78,7 +78,7 @@ type Options struct {
 	// the caller's context says. It begins anew when a call has waited for others of
 	// this process (see MaxCalls), and once more if goroutines of this process wait for
 	// a processor: a crowd of callers is no outage. No call takes more than 20
-	// timeouts. A connection without answers is closed after two to three
+	// timeouts, but see [Store.TakeAll]. At most a day. A connection without answers is closed after two to three
 	// seconds, or after two to three times a Timeout of more than a second.
 	// Default: 50 milliseconds.
 	Timeout time.Duration
@@ -126,6 +126,7 @@ type Options struct {
 const (
 	defaultPrefix   = "p"
 	defaultTimeout  = 50 * time.Millisecond
+	maxTimeout      = 24 * time.Hour // many times as long can be added to any time
 	defaultMaxCalls = 2048
 	maxMaxCalls     = 1 << 16 // every connection reserves some hundred bytes per call
 
@@ -148,8 +149,8 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case strings.ContainsFunc(n.Prefix, invalidInPrefix):
 		return n, fmt.Errorf("redisstore: Options.Prefix %q: want letters, digits and : _ - / only", n.Prefix)
-	case n.Timeout < 0:
-		return n, fmt.Errorf("redisstore: Options.Timeout %v: must not be negative", n.Timeout)
+	case n.Timeout < 0 || n.Timeout > maxTimeout:
+		return n, fmt.Errorf("redisstore: Options.Timeout %v: want up to %v", n.Timeout, maxTimeout)
 	case n.MaxCalls < 0 || n.MaxCalls > maxMaxCalls:
 		return n, fmt.Errorf("redisstore: Options.MaxCalls %d: want from 1 to %d", n.MaxCalls, maxMaxCalls)
 	}

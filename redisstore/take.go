@@ -58,7 +58,7 @@ func (s *Store) submit(ctx context.Context, t *singleTake) (penstock.Decision, e
 			}
 		}
 	}
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, t.start, s.timeout)
 	defer d.stop()
 	return s.sendAlone(d, &t.request, t.calls[:])
 }

@@ -23,7 +23,7 @@ import (
 //
 // Across several slots of a Cluster it reserves the units of all keys in one round trip, and
 // refunds them in a second if one denies or does not answer; the refunds have
-// [Options].Timeout once more. It peeks before, in a round trip, if a key denied the last
+// [Options].Timeout once more, also after 20 timeouts. It peeks before, in a round trip, if a key denied the last
 // call or if the requests have an ID. Each of these calls all nodes at the same time. Each
 // request leaves a record, for twice the Timeout and ten seconds.
 //
@@ -37,9 +37,10 @@ import (
 // made by the same process, or after another Timeout. A refund that Redis executes later still,
 // after it hung, takes back what such a retry was granted.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	err := s.takeAll(ctx, rs, ds)
+	start := time.Now()
+	err := s.takeAll(ctx, start, rs, ds)
 	if err != nil && crossesSlots(err) { // which is known by now
-		err = s.takeAll(ctx, rs, ds)
+		err = s.takeAll(ctx, start, rs, ds)
 	}
 	if err != nil {
 		clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
@@ -47,7 +48,7 @@ func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	return err
 }
 
-func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
+func (s *Store) takeAll(ctx context.Context, start time.Time, rs []penstock.Request, ds []penstock.Decision) (err error) {
 	if err := penstock.ValidateBatch(rs, ds, true); err != nil {
 		return err
 	}
@@ -63,20 +64,22 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 		return err
 	}
 	if t.group = s.groupOf(t.items, rs, false); t.group != nil {
-		if err = s.submitGroup(ctx, t, ds); err != nil {
+		if err = s.submitGroup(ctx, start, t, ds); err != nil {
 			return err // the client may still write into it
 		}
 	} else {
-		err = s.takeApart(ctx, rs, t.items, ds)
+		err = s.takeApart(ctx, start, rs, t.items, ds)
 	}
 	t.release()
 	return err
 }
 
 // takeApart decides a TakeAll that has no group.
-func (s *Store) takeApart(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
+func (s *Store) takeApart(
+	ctx context.Context, start time.Time, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision,
+) error {
 	setLifetimes(items, rs)
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, start, s.timeout)
 	defer d.stop()
 	if s.sharded() && !s.onePlace(items) {
 		return s.takeAcrossSlots(d, rs, items, ds)

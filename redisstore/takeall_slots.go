@@ -193,8 +193,8 @@ func (it *takeAllItem) keepFree() int64 {
 }
 
 // rollBackTTL is how long a grant is remembered that may have to be rolled back:
-// longer than the roll-back can take, but not a whole period, because every item
-// leaves a record.
+// longer than the roll-back takes, even if it waits for a slot for seconds, but not a whole period,
+// because every item leaves a record.
 func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Second }
 
 func itemID(id string, i int) string { return id + strconv.Itoa(i) }
@@ -208,7 +208,7 @@ func (s *Store) rollBackDenied(d *deadline, rs []penstock.Request, items []takeA
 			refunds[i].Cost = 0
 		}
 	}
-	if err := s.refundAll(d.Context, refunds, ds); err != nil {
+	if err := s.refundAll(d.Context, s.startOfRefunds(d), refunds, ds); err != nil {
 		return err
 	}
 	for i := range taken {
@@ -238,9 +238,9 @@ func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeA
 	ctx, end := d.Context, s.rollBacks.begin(grants) // the deadline may be reused
 	go func() {
 		defer end()
-		_ = s.refundAll(ctx, unknown, make([]penstock.Decision, len(unknown)))
+		_ = s.refundAll(ctx, time.Now(), unknown, make([]penstock.Decision, len(unknown)))
 	}()
-	_ = s.refundAll(ctx, taken, make([]penstock.Decision, len(taken)))
+	_ = s.refundAll(ctx, s.startOfRefunds(d), taken, make([]penstock.Decision, len(taken)))
 	failed := slices.IndexFunc(errs, isError)
 	return requestError(failed, errs[failed])
 }
@@ -251,13 +251,22 @@ func refundOf(r penstock.Request) penstock.Request {
 	return r
 }
 
+// startOfRefunds returns since when refunds for which the caller of d waits are counted: they end when its call
+// must, but have one timeout even then.
+func (s *Store) startOfRefunds(d *deadline) time.Time {
+	if least := time.Now().Add(-(maxTimeouts - 1) * s.timeout); d.start.Before(least) {
+		return least
+	}
+	return d.start
+}
+
 // refundAll makes refunds in a round trip that has its own timeout. Without any it does not wait for a place among
 // the calls in flight, of which Redis may answer none.
-func (s *Store) refundAll(ctx context.Context, refunds []penstock.Request, ds []penstock.Decision) error {
+func (s *Store) refundAll(ctx context.Context, start time.Time, refunds []penstock.Request, ds []penstock.Decision) error {
 	if len(refunds) == 0 {
 		return nil
 	}
-	d := s.deadlineAfter(context.WithoutCancel(ctx), s.timeout)
+	d := s.deadlineAfter(context.WithoutCancel(ctx), start, s.timeout)
 	defer d.stop()
 	return s.takeEach(d, refunds, ds)
 }
@@ -266,7 +275,7 @@ func (s *Store) refundAll(ctx context.Context, refunds []penstock.Request, ds []
 // deny each other take about as long. It reports whether there is time for another try.
 func pauseAfterLoss(d *deadline, took time.Duration) bool {
 	pause := mathrand.N(2*took + 1) //nolint:gosec // only jitter
-	if time.Until(d.at) < pause+took {
+	if due, _ := d.Deadline(); time.Until(due) < pause+took {
 		return false
 	}
 	// The deadline may notice a moment later that the caller has left.

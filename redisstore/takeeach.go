@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore/internal/script"
@@ -25,10 +26,11 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 	if len(rs) == 1 { // it can join a batch of takes
 		return s.takeSingle(ctx, rs, ds)
 	}
-	if decided, err := s.takeEachInGroup(ctx, rs, ds); decided || err != nil {
+	start := time.Now()
+	if decided, err := s.takeEachInGroup(ctx, start, rs, ds); decided || err != nil {
 		return err
 	}
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, start, s.timeout)
 	defer d.stop()
 	return s.takeEach(d, rs, ds)
 }
@@ -44,7 +46,9 @@ func (s *Store) takeSingle(ctx context.Context, rs []penstock.Request, ds []pens
 // takeEachInGroup decides the requests in one script, or in a batch. It decides nothing if
 // they have no group, or if a key holds a value that no limit wrote: sent one by one, the
 // others are decided.
-func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (decided bool, err error) {
+func (s *Store) takeEachInGroup(
+	ctx context.Context, start time.Time, rs []penstock.Request, ds []penstock.Decision,
+) (decided bool, err error) {
 	if s.sharded() || len(rs) > script.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
 		return len(rs) == 0, nil
 	}
@@ -56,7 +60,7 @@ func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds [
 		t.release()
 		return false, nil
 	}
-	switch err = s.submitGroup(ctx, t, ds); {
+	switch err = s.submitGroup(ctx, start, t, ds); {
 	case err != nil && (isKeyError(err) || crossesSlots(err)):
 		return false, nil // the client may still write into t
 	case err != nil:

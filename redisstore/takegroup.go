@@ -201,8 +201,8 @@ func (t *groupTake) release() {
 
 // submitGroup sends a TakeAll or TakeEach in a batch if others of its queue are in flight, and
 // otherwise alone, without delay.
-func (s *Store) submitGroup(ctx context.Context, t *groupTake, ds []penstock.Decision) error {
-	t.encodeKeys()
+func (s *Store) submitGroup(ctx context.Context, start time.Time, t *groupTake, ds []penstock.Decision) error {
+	t.encodeKeys(start)
 	defer t.queue.inFlight.Add(-1)
 	if t.queue.inFlight.Add(1) > 1 {
 		if ok, err := s.sendBatched(ctx, t); ok || err != nil {
@@ -210,14 +210,14 @@ func (s *Store) submitGroup(ctx context.Context, t *groupTake, ds []penstock.Dec
 			return err
 		}
 	}
-	d := s.deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, t.start, s.timeout)
 	defer d.stop()
 	return s.sendGroupAlone(d, t, ds)
 }
 
 // encodeKeys makes a take ready to be sent.
-func (t *groupTake) encodeKeys() {
-	t.start, t.queue, t.weight = time.Now(), t.group.queue, t.group.weight
+func (t *groupTake) encodeKeys(start time.Time) {
+	t.start, t.queue, t.weight = start, t.group.queue, t.group.weight
 	t.calls[0].Keys = t.calls[0].Keys[:0]
 	for _, i := range t.group.order {
 		t.calls[0].Keys = append(t.calls[0].Keys, t.items[i].key)

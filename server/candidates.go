@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/rulesource"
+	"github.com/penstock-io/penstock/server/candidates"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -54,7 +55,13 @@ func (s *Server) tryRules(set *rules.Set, err error) error {
 		s.log.Warn("candidate rule has no effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
 	s.engine.Trials.TryRules(set)
-	s.log.Info("candidate rules loaded", "path", s.config.CandidateRules, "rules", len(set.Rules()), "compared", len(s.engine.Candidates()))
+	compared := 0
+	for _, c := range s.engine.Candidates() {
+		if c.Origin == candidates.FromFile {
+			compared++
+		}
+	}
+	s.log.Info("candidate rules loaded", "path", s.config.CandidateRules, "rules", len(set.Rules()), "compared", compared)
 	return nil
 }
 

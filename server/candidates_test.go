@@ -72,6 +72,22 @@ func TestCandidateRulesAreCountedAndFollowed(t *testing.T) {
 	d.await("the new file is tried", func() bool { return d.candidatesOf()["shop/user"].Candidate == "3/1h fixed-window" })
 }
 
+// The candidate of a rule takes the place of that of the candidate rules, which is not compared then.
+func TestRuleHasOneCandidate(t *testing.T) {
+	d := start(t, map[string]string{
+		"rules":           write(t, "rules.yaml", "domain: shop\ndescriptors: [{key: user, limit: 100/1h, candidate: 1/1h}, {key: path, limit: 100/1h}]"),
+		"candidate-rules": write(t, "next.yaml", "domain: shop\ndescriptors: [{key: user, limit: 2/1h}, {key: path, limit: 3/1h}]"),
+	})
+	for range 3 {
+		post(t, d.addr("http"), byRules("shop", "user"))
+	}
+	if all := d.candidatesOf(); len(all) != 2 || all["shop/user"].Origin != "rule" || all["shop/path"].Origin != "file" {
+		t.Errorf("got %+v", all)
+	}
+	d.wantMetrics(`penstock_candidate_requests_total{candidate="denied",limit="allowed",rule="shop/user"} 2`)
+	d.wantLog(1, " rules=2 compared=1\n")
+}
+
 // While Redis is down, requests are answered as the settings say, candidates or not, and nothing is compared.
 func TestCandidateIsNotComparedWithoutItsStore(t *testing.T) {
 	server := redistest.StartForTest(t, redistest.Options{})

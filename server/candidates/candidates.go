@@ -229,9 +229,10 @@ func limitText(r *rules.Rule) string {
 
 // A Pair is a rule of a set that is tried as a whole.
 type Pair struct {
-	Rule  *rules.Rule
-	Trial *Trial // nil if it is not compared: a further limit, or the same as in force
-	Same  bool   // as the rule of that name in force
+	Rule    *rules.Rule
+	InForce *rules.Rule // of the same name; may be nil
+	Trial   *Trial      // nil if it is not compared: a further limit, or the same as in force
+	Same    bool        // as the rule in force
 }
 
 // Pairs returns the rules of a set that is tried, by Rule.Index. Those that cannot be counted are zero.
@@ -249,9 +250,9 @@ func Pairs(inForce, tried *rules.Set) []Pair {
 		switch same := old != nil && r.SameLimits(old); {
 		case r.CandidateProblem() != nil:
 		case further[r] || same:
-			all[i] = Pair{Rule: r, Same: same}
+			all[i] = Pair{Rule: r, InForce: old, Same: same}
 		default:
-			all[i] = Pair{Rule: r, Trial: newTrial(old, r, FromFile, time.Time{})}
+			all[i] = Pair{Rule: r, InForce: old, Trial: newTrial(old, r, FromFile, time.Time{})}
 		}
 	}
 	return all

@@ -215,6 +215,9 @@ func (t *ruleTable) addTrials(old *ruleTable) {
 	t.trials = make([]*trial, len(t.tried.Rules()))
 	for i, p := range candidates.Pairs(t.set, t.tried) {
 		if p.Rule != nil {
+			if p.InForce != nil && t.states[p.InForce.Index].candidate != nil {
+				p.Trial = nil // which is counted in its place
+			}
 			t.trials[i] = t.newTrial(p.Rule, p.Trial, old)
 			t.trials[i].same = p.Same
 		}

@@ -1,6 +1,9 @@
 package pagetest_test
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -60,6 +63,45 @@ func TestCandidatesAreTriedAndCompared(t *testing.T) {
 			t.Errorf("the audit has %+v", e)
 		}
 	})
+}
+
+// The page says where candidates come from. One that is set takes the place of that of a file; a rule that is not in force yet cannot be tried.
+func TestCandidateRulesAreToldApart(t *testing.T) {
+	next := filepath.Join(t.TempDir(), "next.yaml")
+	if err := os.WriteFile(next, []byte("domain: shop\ndescriptors:\n  - {key: tenant, limit: 7/1h}\n  - {key: user, limit: 9/1h}\n  - {key: plan, limit: 1/1h}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t, map[string]string{"shop.yaml": candidateRules}, "--candidate-rules", next)
+	tb := openTab(t)
+	tb.show(t, d, "rules")
+	tb.waitUntil(t, "all candidates are shown", "document.querySelectorAll('.candidate').length === 3")
+	tb.ask(t, ".tree tr:nth-child(3) button[name=try]")
+	tb.write(t, "dialog input[name=limit]", "3/1h")
+	if got := tb.text(t, "dialog .will"); !strings.Contains(got, "It takes the place of 7/1h, and counts anew.") {
+		t.Errorf("the page asks %q", got)
+	}
+	wantOrigins(t, tb, "shop/plan by the candidate rules false", "shop/tenant by the candidate rules false", "shop/user by the rule true")
+	tb.yes(t, "OPS-9", "Tried: 3/1h for shop/tenant.")
+	tb.waitUntil(t, "it is shown", showing(".candidates", "set on this daemon"))
+	wantOrigins(t, tb, "shop/plan by the candidate rules false", "shop/tenant set on this daemon true", "shop/user by the rule true")
+	if got := tb.texts(t, ".candidate .keep"); !slices.Contains(got, `To keep it, add the rule with limit: "1/1h" to the rules in force.`) {
+		t.Errorf("the page says %q", got)
+	}
+	tb.show(t, d, "keys")
+	tb.waitUntil(t, "the action is listed", showing("table.audit td.change", "3/1h"))
+	if evaluate[bool](t, tb, "document.querySelector('table.audit .key') !== null") {
+		t.Error("an action on a rule is shown with a key")
+	}
+}
+
+// wantOrigins compares the candidates with where they come from, and whether they can be changed.
+func wantOrigins(t *testing.T, tb *tab, want ...string) {
+	t.Helper()
+	got := evaluate[[]string](t, tb, `[...document.querySelectorAll('.candidate')].map((e) => [e.querySelector('strong').textContent,
+		e.querySelector('header p').textContent.split(', ').at(-1), e.querySelector('button[name=change]').checkVisibility()].join(' ')).sort()`)
+	if !slices.Equal(got, want) {
+		t.Errorf("candidates: %q, want %q", got, want)
+	}
 }
 
 func TestReadOnlyPageTriesNothing(t *testing.T) {

@@ -67,7 +67,7 @@ export function candidateList(context) {
 
 	function updateCandidate(item, c, actions) {
 		item.of = c;
-		item.about.replaceChildren(t('{n} request compared since {time}|{n} requests compared since {time}', { n: c.requests, time: time(c.since) }), c.until ? t(', ') + t('until {time}', { time: time(c.until) }) : '');
+		item.about.replaceChildren(t('{n} request compared since {time}|{n} requests compared since {time}', { n: c.requests, time: time(c.since) }), c.until ? t(', ') + t('until {time}', { time: time(c.until) }) : '', t(', ') + originOf(c));
 		[[c.limit ?? '–', c.denied], [c.candidate, c.would_deny]].forEach(([limit, n], i) => {
 			const share = c.requests ? n / c.requests : 0;
 			item.rows[i].limit.textContent = limit;
@@ -76,7 +76,7 @@ export function candidateList(context) {
 		});
 		item.keys.replaceChildren(keyList(c, t('Newly denied: {n}', { n: c.newly_denied }), c.newly_denied_keys), keyList(c, t('Newly allowed: {n}', { n: c.newly_allowed }), c.newly_allowed_keys));
 		item.keep.replaceChildren(...keepText(c));
-		item.acts.hidden = !actions;
+		item.acts.hidden = !actions || c.origin === 'file';
 		item.acts.children[1].hidden = c.origin !== 'api';
 	}
 
@@ -92,8 +92,12 @@ export function candidateList(context) {
 const keyList = (c, title, keys) => el('div', el('p.field-label', title), el('ol', keys.map((k) => el('li',
 	el('a', { href: address('keys', { key: k.key, keyrule: c.rule }) }, keyNode(k.key)), el('span.muted', t('{n} request|{n} requests', { n: k.requests }))))));
 
+// originOf says where a candidate comes from.
+const originOf = (c) => ({ rule: t('by the rule'), file: t('by the candidate rules'), api: t('set on this daemon') })[c.origin];
+
 // keepText says how a candidate becomes the limit.
 function keepText(c) {
-	const values = { limit: el('code', `limit: "${c.candidate}"`), file: el('code', c.file ? `${c.file}:${c.line}` : c.rule) };
+	const values = { limit: el('code', `limit: "${c.candidate}"`), file: el('code', `${c.file}:${c.line}`) };
+	if (!c.file) return tn('To keep it, add the rule with {limit} to the rules in force.', values);
 	return c.origin === 'rule' ? tn('To keep it, write {limit} at {file}, and remove the candidate there.', values) : tn('To keep it, write {limit} at {file}.', values);
 }

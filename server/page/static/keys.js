@@ -353,13 +353,14 @@ function lastDecisions(list) {
 function auditRow(e) {
 	const target = e.target ?? {};
 	const part = e.action.startsWith('override.') ? (s) => s?.limit ?? t('the rule') : (s) => s?.remaining ?? '?';
-	const change = e.before || e.after ? `${part(e.before)} → ${part(e.after)}` : '';
+	const ofRule = e.action.startsWith('candidate.');
+	const change = e.before || e.after ? `${part(e.before)} → ${part(e.after)}` : ofRule ? target.limit ?? '' : '';
 	const kind = { done: 'accent', refused: 'warn', unknown: 'warn', failed: 'denied' }[e.result] ?? '';
 	return el('tr', null,
 		el('td.nowrap', time(e.time)),
 		el('td', e.actor?.name || word(e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),
 		el('td.nowrap', word(e.action), el('span.sub.muted', e.api === 'admin' ? '' : e.api)),
-		el('td', keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', target.rule ?? target.limit ?? '')),
+		el('td', ofRule ? '' : keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', target.rule ?? target.limit ?? '')),
 		el('td.change', change, el('span.sub.muted', e.units ? t('{n} unit|{n} units', { n: e.units }) : e.after?.expires ? t('until {time}', { time: time(e.after.expires) }) : '')),
 		el('td.reason', e.reason ?? ''),
 		el('td', el('span', { class: `tag ${kind}` }, word(e.result)), el('span.sub.muted', e.detail ?? '')));

@@ -312,6 +312,10 @@ export const chinese = {
 	'{n} request|{n} requests': '{n} 个请求',
 	'To keep it, write {limit} at {file}, and remove the candidate there.': '如需采用，请在 {file} 处写入 {limit}，并删除那里的 candidate。',
 	'To keep it, write {limit} at {file}.': '如需采用，请在 {file} 处写入 {limit}。',
+	'To keep it, add the rule with {limit} to the rules in force.': '如需采用，请把这条规则连同 {limit} 加入生效的规则。',
+	'by the rule': '来自规则',
+	'by the candidate rules': '来自候选规则文件',
+	'set on this daemon': '在此守护进程上设置',
 	'Try a limit': '试用限额',
 
 	// simulator.js

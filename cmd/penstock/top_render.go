@@ -97,8 +97,8 @@ func (f *topFrame) warnings() (lines []string) {
 // compared shows what limits that are tried would change.
 func (f *topFrame) compared() (lines []string) {
 	for _, c := range f.candidates {
-		text := fmt.Sprintf("candidate %s of %s: %d requests, %d denied, %d would be, %d newly", printable(c.Candidate), printable(c.Rule),
-			c.Requests, c.Denied, c.WouldDeny, c.NewlyDenied)
+		text := fmt.Sprintf("candidate %s of %s: %s requests, %s denied, %s would be: %s newly, %s no longer", printable(c.Candidate), printable(c.Rule),
+			count(c.Requests), count(c.Denied), count(c.WouldDeny), count(c.NewlyDenied), count(c.NewlyAllowed))
 		lines = append(lines, f.cut(text))
 	}
 	return lines

@@ -181,9 +181,9 @@ func TestSparklineFitsItsColumns(t *testing.T) {
 func TestTopComparesCandidates(t *testing.T) {
 	f := aFrame()
 	f.candidates = []adminapi.Candidate{{
-		Rule: "edge/user", Candidate: "60/1m burst=20", Counts: candidates.Counts{Requests: 100, Denied: 1, WouldDeny: 8, NewlyDenied: 7},
+		Rule: "edge/user", Candidate: "60/1m burst=20", Counts: candidates.Counts{Requests: 1000, Denied: 3, WouldDeny: 8, NewlyDenied: 7, NewlyAllowed: 2},
 	}}
-	const want = "candidate 60/1m burst=20 of edge/user: 100 requests, 1 denied, 8 would be, 7 newly"
+	const want = "candidate 60/1m burst=20 of edge/user: 1,000 requests, 3 denied, 8 would be: 7 newly, 2 no longer"
 	if got := strings.Join(f.lines(), "\n"); !strings.Contains(got, want) {
 		t.Errorf("got\n%s\nwant %s", got, want)
 	}

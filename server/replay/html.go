@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -13,7 +14,7 @@ var page string
 
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"thousands": thousands, "share": share, "denials": func(d Denials, of int64) string { return d.text(of) },
-	"bars": bars, "peak": peak, "curve": curve, "widest": widest, "last": func(all []Point) Point { return all[len(all)-1] },
+	"bars": bars, "peak": peak, "curve": curve, "column": column, "widest": widest, "last": func(all []Point) Point { return all[len(all)-1] },
 	"percent": func(f float64) string { return fmt.Sprintf("%.4g%%", 100*f) },
 	"time":    func(k Key) string { return k.First.Format(timeFormat) + " to " + k.Last.Format(timeFormat) },
 }).Parse(page))
@@ -66,9 +67,14 @@ func bar(b *strings.Builder, x, width, height float64) {
 func curve(points []Point) string {
 	most := max(widest(points), 1)
 	var b strings.Builder
-	for i, p := range points {
-		x := float64(i) * pictureWidth / float64(max(len(points)-1, 1))
-		fmt.Fprintf(&b, "%.1f,%.1f ", x, pictureHeight*(1-float64(p.Burst)/float64(most)))
+	for _, p := range points {
+		fmt.Fprintf(&b, "%s,%.1f ", column(points, p.Limit), pictureHeight*(1-float64(p.Burst)/float64(most)))
 	}
 	return b.String()
+}
+
+// column returns where a limit is on the line.
+func column(points []Point, limit string) string {
+	i := slices.IndexFunc(points, func(p Point) bool { return p.Limit == limit })
+	return fmt.Sprintf("%.1f", float64(i)*pictureWidth/float64(max(len(points)-1, 1)))
 }

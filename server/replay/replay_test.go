@@ -442,6 +442,29 @@ func TestPageHasSharesOfTheRule(t *testing.T) {
 	}
 }
 
+// A share is printed once if both bounds have the same.
+func TestBoundsHaveOneShareIfItIsTheSame(t *testing.T) {
+	for atOnce, want := range map[int64]string{975: "974 to 975 (30.1%)", 1100: "974 to 1,100 (30.1% to 33.9%)"} {
+		if got := (&Denials{Count: 974, AtOnce: &atOnce}).text(3241); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// The page marks the suggested limit, in the list and on the line.
+func TestPageMarksSuggestedLimit(t *testing.T) {
+	var page strings.Builder
+	s := &Suggestion{Limit: "2/1m", Share: 0.99, Of: "keys", Now: 0.5, Curve: []Point{{Burst: 3, Limit: "1/1m burst=3"}, {Burst: 2, Limit: "2/1m"}, {Burst: 1, Limit: "3/1m burst=1"}}}
+	if err := (&Report{Rules: []Rule{{Name: "a", Limit: "9/1m", Suggested: s}}}).HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<td>★</td><td>2/1m</td>", `d="M320.0 0v80"`, "9/1m never denies 50%"} {
+		if !strings.Contains(page.String(), want) || strings.Count(page.String(), "★") != 1 {
+			t.Errorf("the page lacks %q:\n%s", want, page.String())
+		}
+	}
+}
+
 // What a client sends is in reports as text only.
 func TestReportEscapesKeys(t *testing.T) {
 	hostile := "<script>alert(1)</script>\x1b[2J\"'&\u202e\u2066"

@@ -65,8 +65,12 @@ func (d *Denials) text(of int64) string {
 	if d.AtOnce == nil || *d.AtOnce == d.Count {
 		return countAndShare(d.Count, of)
 	}
-	return fmt.Sprintf("%s to %s (%s to %s)", thousands(min(d.Count, *d.AtOnce)), thousands(d.most()),
-		share(min(d.Count, *d.AtOnce), of), share(d.most(), of))
+	least, most := min(d.Count, *d.AtOnce), d.most()
+	shares := share(least, of)
+	if other := share(most, of); other != shares {
+		shares += " to " + other
+	}
+	return fmt.Sprintf("%s to %s (%s)", thousands(least), thousands(most), shares)
 }
 
 func (r *Report) writeRules(b *strings.Builder) {
@@ -188,7 +192,7 @@ func (r *Report) writeSuggestions(b *strings.Builder) {
 // drawnPoints is how many rates are drawn.
 const drawnPoints = 12
 
-// draw draws which burst each rate needs.
+// draw draws which burst each rate needs: its limit, and a bar.
 func (s *Suggestion) draw(b *strings.Builder) {
 	curve := s.Curve
 	at := 0
@@ -208,7 +212,7 @@ func (s *Suggestion) draw(b *strings.Builder) {
 		if p.Limit == s.Limit {
 			mark = "*"
 		}
-		fmt.Fprintf(b, "  %s %-28s burst %9s %s\n", mark, p.Limit, thousands(p.Burst), strings.Repeat("█", int((p.Burst*24+most-1)/most)))
+		fmt.Fprintf(b, "  %s %-24s %s\n", mark, p.Limit, strings.Repeat("█", int((p.Burst*24+most-1)/most)))
 	}
 }
 

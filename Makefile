@@ -50,7 +50,7 @@ PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/... $(addpr
 COMPUTING := ./overload ./rules
 
 # These start first, because nothing else is left to run beside the last one.
-SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./internal/simulation ./rules
+SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./server/respapi ./internal/simulation ./rules
 
 .PHONY: help
 help: ## Show this help
@@ -63,7 +63,7 @@ run: build ## Start the daemon and print commands to try; ARGS="--http :9090" ad
 	@.bin/penstock serve --print-examples --rules examples/rules.yaml $(ARGS)
 
 .PHONY: test
-test: setup format-check ## Run the tests of the main module, race detector on: six to seven minutes, longer the first time
+test: setup format-check ## Run the tests of the main module, race detector on where there is concurrency: about six minutes, longer the first time
 	@mkdir -p .bin && rm -f $(SUMMARY)
 	@$(RACE_TEST) $(MAIN_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
 	@$(GO_TEST) $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"

@@ -46,7 +46,7 @@ func TestOverridesRefundsAndResetsMatchModel(t *testing.T) {
 	})
 }
 
-const modelCases = 100
+var modelCases = fixedseed.FewerUnderRace(100)
 
 func setModelRules(t *testing.T, e *engine.Engine) {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,13 +35,40 @@ func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) { redis = shared }))
 }
 
-// Through client and server, a store decides as it does directly, in every field.
+// Through client and server, a store decides as it does directly, in every field. A short run leaves
+// the transcripts, which take most of the time, to make unit.
 func TestClientIsAStoreOnMemory(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+	run := storetest.Run
+	if testing.Short() {
+		run = storetest.RunRandom
+	}
+	run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, MaxKeys: 10_000})
 		return newClient(t, serve(t, engine.New(store, nil)))
 	})
+}
+
+// A client is shared by all goroutines of a program.
+func TestClientConcurrentTakesAreExact(t *testing.T) {
+	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
+	var granted atomic.Int64
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for range 20 {
+				d, err := c.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerDay(100), Cost: 1})
+				if err != nil {
+					t.Error(err)
+				}
+				granted.Add(d.Granted)
+			}
+		})
+	}
+	callers.Wait()
+	if granted.Load() != 100 {
+		t.Errorf("%d of 160 were granted, want 100", granted.Load())
+	}
 }
 
 // The Redis store is tested in full by its own package, and the way through HTTP on

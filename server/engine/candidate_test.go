@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/candidates"
@@ -362,7 +363,7 @@ func TestTriedRulesRefuseNoID(t *testing.T) {
 // Whatever is asked, and whichever calls for candidates fail, callers are answered as without candidates, and the limits in
 // force are charged the same.
 func TestCandidatesChangeNoAnswer(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(fixedseed.FewerUnderRace(60)) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		o := engine.Options{CompatEnvoy: seed%3 == 1, StopIncrement: seed%6 == 1}
 		plain := newEngine(t, newMemory(), withoutCandidates.ReplaceAllString(candidateRules, ""), &o)

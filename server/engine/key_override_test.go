@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
@@ -426,7 +427,7 @@ func TestNewOverrideAppliesAtOnce(t *testing.T) {
 
 // However requests and changes fall, all daemons together admit what the largest limit does in the same time.
 func TestChangedBucketsAdmitTheLargestLimit(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(fixedseed.FewerUnderRace(60)) {
 		synctest.Test(t, func(t *testing.T) { checkChangedBuckets(t, seed) })
 	}
 }

@@ -61,7 +61,7 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	b := &bench{Run: harness.New("overload", stdout, stderr), t: t}
 	b.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
 	b.Flags.StringVar(&b.realCSV, "real-csv", "", "write goodput of real servers by offered load to this `file`, for bench/plots")
-	b.Flags.DurationVar(&b.realTurn, "real-turn", 4*time.Second, "how long a real server has each load")
+	b.Flags.DurationVar(&b.realTurn, "real-turn", 10*time.Second, "how long a real server has each load")
 	b.Flags.StringVar(&b.only, "only", "", "only scenarios whose names contain this `text`")
 	b.Flags.IntVar(&b.seeds, "seeds", 4, "how many runs a scenario is the mean of")
 	b.Rivals = modules

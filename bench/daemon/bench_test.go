@@ -82,19 +82,10 @@ func TestRLSCheckFailsOnWrongResponses(t *testing.T) {
 		{threeDescriptors, "want 3 limits"},
 		{rlsLoad{descriptors: 1, denyHalf: true}, "want OVER_LIMIT"},
 	} {
-		client, err := dialRLS(p.addr, c.load)
-		if err != nil {
-			t.Fatal(err)
-		}
-		check := newRLSCheck(c.load)
-		for _, step := range []func() error{
-			func() error { return client.sendEach(check) },
-			func() error { return client.sendEach(check) },
-			func() error { return check.sums(check.began) },
-		} {
-			if err = step(); err != nil {
-				break
-			}
+		client, check := dialRLS(p.addr, c.load), newRLSCheck(c.load)
+		_, err := client.send(time.Time{}, 2*keyCount, check)
+		if err == nil {
+			err = check.sums(check.began)
 		}
 		if client.close(); err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: got %v, want %q", c.load, err, c.want)
@@ -111,12 +102,9 @@ func TestRLSClientFailsOnStatus(t *testing.T) {
 	server := grpc.NewServer()
 	defer server.Stop()
 	go func() { _ = server.Serve(listener) }()
-	client, err := dialRLS(listener.Addr().String(), oneDescriptor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := dialRLS(listener.Addr().String(), oneDescriptor)
 	defer client.close()
-	if err := client.sendEach(newRLSCheck(oneDescriptor)); err == nil || !strings.Contains(err.Error(), `grpc-status "12"`) {
+	if _, err := client.send(time.Time{}, keyCount, newRLSCheck(oneDescriptor)); err == nil || !strings.Contains(err.Error(), `grpc-status "12"`) {
 		t.Errorf("got %v, want the status of an unknown service", err)
 	}
 }

@@ -31,11 +31,11 @@ descriptors:
 
 // rlsSubject returns a rate limit service under a load, until the end of the case.
 func (b *bench) rlsSubject(server, backend *process, l rlsLoad) *subject {
-	client := harness.Must(dialRLS(server.addr, l))
+	client := dialRLS(server.addr, l)
 	b.Cleanup(client.close)
 	return newSubject(server, backend, func(until time.Time) ([]time.Duration, error) {
 		check := newRLSCheck(l)
-		latencies, err := client.sendUntil(until, check)
+		latencies, err := client.send(until, callers, check)
 		if err == nil {
 			err = check.sums(time.Now())
 		}
@@ -57,16 +57,13 @@ var (
 )
 
 // encodedRequests returns the requests with gRPC's prefix: not compressed, and the length.
-func (l rlsLoad) encodedRequests() ([][]byte, error) {
+func (l rlsLoad) encodedRequests() [][]byte {
 	frames := make([][]byte, keyCount)
 	for n := range frames {
-		message, err := proto.Marshal(l.request(n))
-		if err != nil {
-			return nil, err
-		}
+		message := harness.Must(proto.Marshal(l.request(n)))
 		frames[n] = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	}
-	return frames, nil
+	return frames
 }
 
 // request returns the n-th request.
@@ -279,9 +276,9 @@ func (b *bench) rlsDenied(title string, redis *process, flags ...string) {
 // useQuotas makes each call once, with all quotas unused: those are granted, which is not the
 // response that is measured.
 func useQuotas(p *process) {
-	client := harness.Must(dialRLS(p.addr, halfDenied))
+	client := dialRLS(p.addr, halfDenied)
 	defer client.close()
-	harness.Check(client.sendEach(newRLSCheck(threeDescriptors)))
+	harness.Must(client.send(time.Time{}, keyCount, newRLSCheck(threeDescriptors)))
 }
 
 // An rlsCheck checks the responses of one turn: the code of each, and all of those for a sample

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -164,8 +163,7 @@ func (b *bench) hotKeyDenied() {
 // in most programs, and with a Request passed to Take.
 func (b *bench) throughStore() {
 	limit := tokenBucket(ample(1))
-	wrapped := newLimited(wrapper{penstock.NewMemory(nil)}, limit)
-	direct := &directStore{store: penstock.NewMemory(nil), limit: limit, ctx: context.Background()}
+	wrapped, direct := newLimited(wrapper{penstock.NewMemory(nil)}, limit), directStore(penstock.NewMemory(nil), limit)
 	b.againstFloor("one hot key, through a wrapper and the Store interface", &comparison{ring: newRing(0, 1), ours: wrapped}, 2.7)
 	b.againstFloor("one hot key, Store.Take with a Request", &comparison{ring: newRing(0, 1), ours: direct}, 0)
 }

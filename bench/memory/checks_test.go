@@ -21,7 +21,10 @@ func TestRivalsSeparateKeys(t *testing.T) {
 }
 
 func TestCheckSeparateKeysCatchesIgnoredKeys(t *testing.T) {
-	same := library{name: "blind", open: func(p benchLimit, n int) limiter { return sameKey{ours.open(p, n)} }}
+	same := library{name: "blind", open: func(p benchLimit, n int) limiter {
+		opened, same := ours.open(p, n), walkTo(newRing(0, 1).at(0))
+		return loop(func(_ *walk, calls int) harness.Counts { return opened.run(same, calls) })
+	}}
 	if err := harness.Try(func() { checkSeparateKeys(same, 100) }); err == nil {
 		t.Error("a limiter that ignores keys passed")
 	}
@@ -69,8 +72,10 @@ func TestVerifyCatchesWrongDenials(t *testing.T) {
 }
 
 func TestVerifyCatchesFailedCalls(t *testing.T) {
-	lim := newLimited(penstock.NewMemory(nil), penstock.PerHour(1))
-	empty := library{name: "no key", open: func(benchLimit, int) limiter { return emptyKey{lim} }}
+	failing := loop(func(_ *walk, calls int) harness.Counts {
+		return harness.Counts{Calls: calls, Failed: calls, First: penstock.ErrBadKey}
+	})
+	empty := library{name: "failing", open: func(benchLimit, int) limiter { return failing }}
 	if err := harness.Try(func() { checkSeparateKeys(empty, 10) }); err == nil {
 		t.Error("a limiter whose every call fails passed")
 	}
@@ -223,23 +228,6 @@ func TestWeighRejectsIdleKeys(t *testing.T) {
 		t.Error("an unknown library was weighed")
 	}
 }
-
-// sameKey ignores keys.
-type sameKey struct{ limiter }
-
-func (b sameKey) take(string) (bool, error) { return b.limiter.take("same") }
-
-func (b sameKey) run(_ *walk, calls int) (t harness.Counts) {
-	for range calls {
-		t.Count(b.take(""))
-	}
-	return t
-}
-
-// emptyKey calls the limiter without a key.
-type emptyKey struct{ limiter }
-
-func (b emptyKey) take(string) (bool, error) { return b.limiter.take("") }
 
 // allocating allocates once per call.
 type allocating struct{ limiter }

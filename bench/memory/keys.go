@@ -58,6 +58,9 @@ type walk struct {
 	steps int // how many keys were read; updated by the caller
 }
 
+// walkTo returns a walk to one key.
+func walkTo(key string) *walk { return &walk{ring: ring{flat: key}} }
+
 // key returns the next key. It is small enough to be inlined.
 func (w *walk) key() string {
 	if w.next == len(w.ring.flat) {

@@ -17,14 +17,10 @@ type limited struct {
 	ctx context.Context
 }
 
-func (l *limited) take(key string) (bool, error) {
-	d, err := l.lim.Allow(l.ctx, key)
-	return d.Allowed, err
-}
-
 func (l *limited) run(w *walk, calls int) (t harness.Counts) {
 	for range calls {
-		t.Count(l.take(w.key()))
+		d, err := l.lim.Allow(l.ctx, w.key())
+		t.Count(d.Allowed, err)
 	}
 	return t
 }
@@ -58,22 +54,15 @@ func (p wrapper) Take(ctx context.Context, r penstock.Request) (penstock.Decisio
 }
 
 // directStore is penstock without a Limiter: a Request passed to a Store.
-type directStore struct {
-	store penstock.Store
-	limit penstock.Limit
-	ctx   context.Context
-}
-
-func (a *directStore) take(key string) (bool, error) {
-	d, err := a.store.Take(a.ctx, penstock.Request{Key: key, Limit: a.limit, Cost: 1})
-	return d.Allowed, err
-}
-
-func (a *directStore) run(w *walk, calls int) (t harness.Counts) {
-	for range calls {
-		t.Count(a.take(w.key()))
-	}
-	return t
+func directStore(store penstock.Store, limit penstock.Limit) limiter {
+	ctx := context.Background()
+	return loop(func(w *walk, calls int) (t harness.Counts) {
+		for range calls {
+			d, err := store.Take(ctx, penstock.Request{Key: w.key(), Limit: limit, Cost: 1})
+			t.Count(d.Allowed, err)
+		}
+		return t
+	})
 }
 
 // A variant is one of penstock's algorithms: a limit that admits every call of a run,

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
+	"slices"
 	"time"
 
-	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/server/simulator"
 )
 
 // lanes are the limits of the picture of all algorithms.
@@ -30,7 +30,7 @@ const (
 )
 
 // drawAlgorithms draws the decisions of each algorithm for the same burst of traffic
-// across the edge of a window. It runs the real store on a fake clock.
+// across the edge of a window. It asks the daemon's simulator.
 func drawAlgorithms() string {
 	const left, top, height = 190, 66, 38
 	c := newCanvas(820, top+height*len(lanes)+46, "The same 60 requests under 10 a second, by algorithm")
@@ -42,16 +42,18 @@ func drawAlgorithms() string {
 	c.text(796, 50, "end", "soft", "most in any second")
 	for i, text := range lanes {
 		y := float64(top + height*i)
-		points, most := simulate(text)
+		lane := simulate(text)
 		c.text(16, y+14, "start", "ink mono", text)
-		for _, p := range points {
+		for _, r := range lane.Results[1:] {
 			class, h := "deny", 8.0
-			if p.allowed {
+			if r.Allowed {
 				class, h = "pass", 20
 			}
-			c.rect(x(p.at), y+20-h, 5, h, class)
+			if at := early + r.At + r.Delay; at < end {
+				c.rect(x(at), y+20-h, 5, h, class)
+			}
 		}
-		c.text(740, y+14, "end", "ink", fmt.Sprint(most))
+		c.text(740, y+14, "end", "ink", fmt.Sprint(lane.MostInPeriod))
 	}
 	bottom := float64(top+height*len(lanes)) + 18
 	for _, at := range []time.Duration{begin, 0, end} {
@@ -61,40 +63,12 @@ func drawAlgorithms() string {
 	return c.String()
 }
 
-type request struct {
-	at      time.Duration
-	allowed bool
-}
-
-// simulate sends the traffic and returns each request with the time at which it acts.
-func simulate(text string) (requests []request, most int) {
-	edge := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	now := edge
-	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
-	lim := harness.Must(penstock.New(store, harness.Must(penstock.ParseLimit(text))))
-	var acts []time.Duration
+// simulate sends the traffic, and returns what the algorithm does to it. Times are since the early request.
+func simulate(text string) simulator.Lane {
+	var arrivals []simulator.Arrival
 	for at := early; at < end; at = max(at+every, begin) {
-		now = edge.Add(at)
-		d := harness.Must(lim.Allow(context.Background(), "key"))
-		if d.Allowed {
-			acts = append(acts, at+d.Delay)
-		}
-		if shown := at + d.Delay; at != early && shown < end {
-			requests = append(requests, request{shown, d.Allowed})
-		}
+		arrivals = append(arrivals, simulator.Arrival{At: at - early, Cost: 1})
 	}
-	return requests, mostInOneSecond(acts)
-}
-
-func mostInOneSecond(acts []time.Duration) (most int) {
-	for i, from := range acts {
-		n := 0
-		for _, at := range acts[i:] {
-			if at < from+time.Second {
-				n++
-			}
-		}
-		most = max(most, n)
-	}
-	return most
+	all := harness.Must(simulator.RunArrivals(text, arrivals)).Lanes
+	return all[slices.IndexFunc(all, func(l simulator.Lane) bool { return l.Written })]
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"html"
 	"strings"
 )
 
@@ -31,7 +32,7 @@ const style = `
 func newCanvas(width, height int, title string) *canvas {
 	c := &canvas{width: width, height: height}
 	fmt.Fprintf(&c.b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">`+"\n",
-		width, height, width, height, escape(title))
+		width, height, width, height, html.EscapeString(title))
 	fmt.Fprintf(&c.b, "<style>%s</style>\n", style)
 	fmt.Fprintf(&c.b, `<rect class="bg" width="%d" height="%d" rx="6"/>`+"\n", width, height)
 	c.text(16, 26, "start", "ink title", title)
@@ -41,7 +42,7 @@ func newCanvas(width, height int, title string) *canvas {
 func (c *canvas) String() string { return c.b.String() + "</svg>\n" }
 
 func (c *canvas) text(x, y float64, anchor, class, text string) {
-	fmt.Fprintf(&c.b, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`+"\n", x, y, anchor, class, escape(text))
+	fmt.Fprintf(&c.b, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`+"\n", x, y, anchor, class, html.EscapeString(text))
 }
 
 func (c *canvas) line(x1, y1, x2, y2 float64, class string) {
@@ -56,16 +57,10 @@ type xy struct{ x, y float64 }
 
 func (c *canvas) path(points []xy, class string) {
 	var d strings.Builder
-	for i, p := range points {
-		command := "L"
-		if i == 0 {
-			command = "M"
-		}
-		fmt.Fprintf(&d, "%s%.1f %.1f", command, p.x, p.y)
+	command := 'M'
+	for _, p := range points {
+		fmt.Fprintf(&d, "%c%.1f %.1f", command, p.x, p.y)
+		command = 'L'
 	}
 	fmt.Fprintf(&c.b, `<path d="%s" class="%s"/>`+"\n", d.String(), class)
-}
-
-func escape(text string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(text)
 }

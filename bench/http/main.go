@@ -83,34 +83,28 @@ func (b *bench) withoutHeaders() {
 func (b *bench) measure(title string, all []middleware, denied bool) (subjects []*subject) {
 	for _, m := range all {
 		s := b.open(m, denied)
-		s.laps = harness.Calibrate(b.Turn, 1, s.send)
+		s.Calibrate(b.Turn, 1)
 		subjects = append(subjects, s)
 	}
 	harness.TakeTurns(b.Rounds, subjects...)
 	t := b.Table("Speed: medians of the rounds, in brackets the 10th to the 90th percentile",
 		"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied")
 	for _, s := range subjects {
-		s.countAllocations()
+		s.allocs = s.Allocations(max(b.clients(), 20_000))
 		s.verify(denied, b.clients())
 		t.Row(title, s.Name, harness.Decimals(0)(s.Median("ns")), s.To(subjects[0], "ns"),
-			harness.Decimals(1)(s.allocs), harness.Thousands(len(s.seen)), fmt.Sprintf("%.0f %%", 100*float64(s.denied)/float64(s.calls)))
+			harness.Decimals(1)(s.allocs), harness.Thousands(s.clients()), fmt.Sprintf("%.0f %%", 100*float64(s.Total.Denied)/float64(s.Total.Calls)))
 	}
 	return subjects
 }
 
-// A subject is middleware that is measured. Its figure is "ns", nanoseconds a request.
+// A subject is middleware that is measured.
 type subject struct {
-	harness.Contender
+	*harness.Load
 	middleware
-	handler  http.Handler
 	requests []*http.Request
 	response *response
-	at       int // among the requests
-	laps     int // requests a round
-
-	allocs        float64
-	calls, denied int
-	seen          map[string]bool // of client addresses
+	allocs   float64
 }
 
 // open opens middleware. If all requests are to be denied, each client has spent its
@@ -120,63 +114,46 @@ func (b *bench) open(m middleware, denied bool) *subject {
 	if denied {
 		perHour = once
 	}
-	s := &subject{middleware: m, handler: m.open(perHour, http.HandlerFunc(hello)), requests: requestsOf(b.clients()), response: newResponse(), seen: map[string]bool{}}
-	s.Name = m.name
-	s.Measure = func(c *harness.Contender) { c.Add("ns", float64(s.send(s.laps))/float64(s.laps)) }
-	if denied {
-		s.send(b.clients())
-		if s.denied != 0 {
-			harness.Failf("%s: %d of %d clients were denied at once", m.name, s.denied, b.clients())
+	handler, w, requests := m.open(perHour, http.HandlerFunc(hello)), &response{header: http.Header{}}, requestsOf(b.clients())
+	s := &subject{middleware: m, requests: requests, response: w}
+	s.Load = harness.NewLoad(m.name, 1, nil, func(_, from, calls int) (t harness.Counts) {
+		for i := from; i < from+calls; i++ {
+			w.reset()
+			handler.ServeHTTP(w, requests[i%len(requests)])
+			t.Count(w.status == http.StatusOK, nil)
 		}
-		s.calls, s.denied = 0, 0
+		return t
+	})
+	if denied {
+		s.Run(b.clients())
+		if s.Total.Denied != 0 {
+			harness.Failf("%s: %d of %d clients were denied at once", m.name, s.Total.Denied, b.clients())
+		}
+		s.Total = harness.Counts{}
 	}
 	return s
 }
 
-// send sends that many requests, each from the next client.
-func (s *subject) send(n int) time.Duration {
-	denied, w := 0, s.response
-	begin := time.Now()
-	for range n {
-		w.reset()
-		s.handler.ServeHTTP(w, s.requests[s.at])
-		if w.status != http.StatusOK {
-			denied++
-		}
-		if s.at++; s.at == len(s.requests) {
-			s.at = 0
-		}
+// clients counts the clients that have sent requests.
+func (s *subject) clients() int {
+	seen := map[string]bool{}
+	for _, r := range s.requests[:min(s.Total.Calls, len(s.requests))] {
+		seen[r.RemoteAddr[:strings.LastIndexByte(r.RemoteAddr, ':')]] = true
 	}
-	took := time.Since(begin)
-	s.calls += n
-	s.denied += denied
-	return took
-}
-
-// countAllocations counts during one more request of every client.
-func (s *subject) countAllocations() {
-	n := max(len(s.requests), 20_000)
-	s.allocs = harness.Allocations(func() { s.send(n) }) / float64(n)
-	for _, r := range s.requests[:min(s.calls, len(s.requests))] {
-		s.seen[r.RemoteAddr[:strings.LastIndexByte(r.RemoteAddr, ':')]] = true
-	}
+	return len(seen)
 }
 
 // verify ends the case if the requests differ from the workload. A handler without
 // limit never denies.
 func (s *subject) verify(denied bool, clients int) {
-	want := 0
-	if denied && s.Name != bare.name {
-		want = s.calls
-	}
+	denied = denied && s.Name != bare.name
+	harness.Check(s.Total.Verify(s.Name, 0, denied))
 	switch {
-	case s.denied != want:
-		harness.Failf("%s: %d of %d requests were denied, want %d", s.Name, s.denied, s.calls, want)
-	case len(s.seen) != clients:
-		harness.Failf("%s: %d clients sent requests, want %d", s.Name, len(s.seen), clients)
+	case s.clients() != clients:
+		harness.Failf("%s: %d clients sent requests, want %d", s.Name, s.clients(), clients)
 	case s.header != "" && s.response.header.Get(s.header) == "":
 		harness.Failf("%s: the last response has the fields %v, without what remains", s.Name, s.response.header)
-	case want > 0 && s.response.status != http.StatusTooManyRequests:
+	case denied && s.response.status != http.StatusTooManyRequests:
 		harness.Failf("%s: the last response has the status %d", s.Name, s.response.status)
 	}
 }

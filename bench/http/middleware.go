@@ -96,10 +96,7 @@ func requestsOf(n int) []*http.Request {
 type response struct {
 	header http.Header
 	status int
-	body   int
 }
-
-func newResponse() *response { return &response{header: http.Header{}} }
 
 func (r *response) Header() http.Header { return r.header }
 
@@ -109,13 +106,12 @@ func (r *response) Write(b []byte) (int, error) {
 	if r.status == 0 {
 		r.status = http.StatusOK
 	}
-	r.body += len(b)
 	return len(b), nil
 }
 
 func (r *response) reset() {
 	clear(r.header)
-	r.status, r.body = 0, 0
+	r.status = 0
 }
 
 // helloBody is the response of the handler behind all limits.

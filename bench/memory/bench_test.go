@@ -151,8 +151,8 @@ func TestWalkVisitsEveryKeyInOtherOrderThanFill(t *testing.T) {
 func TestSubjectSplitsCallsAmongGoroutines(t *testing.T) {
 	l := ours.openFilled(ample(100), 100)
 	e := newSubject("penstock", l, newRing(0, 100), 2)
-	e.runCalls(80)
-	if keys := distinct(e.walks...); keys != 80 || e.counts.Calls != 80 {
-		t.Errorf("80 calls on two goroutines: %d keys, %d calls; want 80 of both", keys, e.counts.Calls)
+	e.Run(80)
+	if keys := distinct(e.walks...); keys != 80 || e.Total.Calls != 80 {
+		t.Errorf("80 calls on two goroutines: %d keys, %d calls; want 80 of both", keys, e.Total.Calls)
 	}
 }

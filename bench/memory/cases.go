@@ -76,12 +76,12 @@ func (b *bench) measure(c *comparison, goroutines int) (timings []timing) {
 	w := workload{keys: min(c.ring.len(), enoughKeys), denied: c.limit == once}
 	takeTurns(b.Rounds, b.Turn, w.keys/b.Rounds+1, subjects)
 	for _, s := range subjects {
-		t := timing{name: s.Name, nanos: harness.SpreadOf(s.Of("ns")), toFloor: s.To(base, "ns"), toOurs: s.To(mine, "ns"), allocs: s.allocations()}
+		t := timing{name: s.Name, nanos: harness.SpreadOf(s.Of("ns")), toFloor: s.To(base, "ns"), toOurs: s.To(mine, "ns"), allocs: s.Allocations(allocationCalls)}
 		t.keys = s.verify(w)
-		t.denied = float64(s.counts.Denied) / float64(s.counts.Calls)
+		t.denied = float64(s.Total.Denied) / float64(s.Total.Calls)
 		timings = append(timings, t)
 	}
-	c.calls += mine.counts.Calls
+	c.calls += mine.Total.Calls
 	return timings
 }
 
@@ -266,7 +266,7 @@ func (l library) timeAlone(keys int) aloneTime {
 	s := newSubject(l.name, opened, newRing(0, keys), 1)
 	rounds, enough := max(keys/keysPerRound, 1), min(keys, enoughKeys)
 	takeTurns(rounds, aloneRound, enough/rounds+1, []*subject{s})
-	return aloneTime{Nanos: s.Median("ns"), Allocations: s.allocations(), Keys: s.verify(workload{keys: enough})}
+	return aloneTime{Nanos: s.Median("ns"), Allocations: s.Allocations(allocationCalls), Keys: s.verify(workload{keys: enough})}
 }
 
 // tenMillionKeys measures a table that no cache holds. It has no target.

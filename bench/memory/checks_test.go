@@ -42,7 +42,7 @@ func TestVerifyCatchesRepeatedKeys(t *testing.T) {
 	r.flat = strings.Repeat(r.at(0), 10)
 	l := ours.open(ample(10), 10)
 	e := newSubject("penstock", l, r, 1)
-	e.runCalls(10)
+	e.Run(10)
 	if err := harness.Try(func() { e.verify(workload{keys: 10}) }); err == nil {
 		t.Error("ten calls for one key passed as ten keys")
 	}
@@ -51,7 +51,7 @@ func TestVerifyCatchesRepeatedKeys(t *testing.T) {
 func TestVerifyCatchesTooFewKeys(t *testing.T) {
 	l := ours.open(ample(10), 10)
 	e := newSubject("penstock", l, newRing(0, 10), 1)
-	e.runCalls(9)
+	e.Run(9)
 	if err := harness.Try(func() { e.verify(workload{keys: 10}) }); err == nil || !strings.Contains(err.Error(), "9 different keys") {
 		t.Errorf("nine calls: %v; want an error about 9 keys", err)
 	}
@@ -64,9 +64,9 @@ func TestVerifyCatchesWrongDenials(t *testing.T) {
 	}{{once, false}, {ample(1), true}} {
 		l := ours.openFilled(c.policy, 1)
 		e := newSubject("penstock", l, newRing(0, 1), 1)
-		e.runCalls(10)
+		e.Run(10)
 		if err := harness.Try(func() { e.verify(workload{keys: 1, denied: c.denied}) }); err == nil {
-			t.Errorf("%d of %d calls denied passed as a workload with denied %v", e.counts.Denied, e.counts.Calls, c.denied)
+			t.Errorf("%d of %d calls denied passed as a workload with denied %v", e.Total.Denied, e.Total.Calls, c.denied)
 		}
 	}
 }
@@ -79,7 +79,8 @@ func TestVerifyCatchesFailedCalls(t *testing.T) {
 	if err := harness.Try(func() { checkSeparateKeys(empty, 10) }); err == nil {
 		t.Error("a limiter whose every call fails passed")
 	}
-	e := &subject{counts: harness.Counts{Calls: 10, Failed: 1}}
+	e := newSubject("", failing, newRing(0, 10), 1)
+	e.Total = harness.Counts{Calls: 10, Failed: 1}
 	if err := harness.Try(func() { e.verify(workload{}) }); err == nil {
 		t.Error("one failed call of ten passed")
 	}
@@ -162,10 +163,10 @@ func TestRetryAfterHourRepeatsChecksOnce(t *testing.T) {
 func TestAllocationsCountsPerCall(t *testing.T) {
 	l := ours.open(ample(1), 1)
 	r := newRing(0, 1)
-	if got := newSubject("wasteful", allocating{l}, r, 1).allocations(); got < 0.99 || got > 1.1 {
+	if got := newSubject("wasteful", allocating{l}, r, 1).Allocations(allocationCalls); got < 0.99 || got > 1.1 {
 		t.Errorf("a limiter that allocates once a call: %.3f allocations, want 1", got)
 	}
-	if got := newSubject("floor", newFloor(ample(1)), r, 1).allocations(); got >= noAllocations {
+	if got := newSubject("floor", newFloor(ample(1)), r, 1).Allocations(allocationCalls); got >= noAllocations {
 		t.Errorf("the floor: %.4f allocations, want 0", got)
 	}
 }

@@ -8,20 +8,21 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
-// A subject is a limiter that is measured, with the walks of its goroutines. Its figure is "ns",
-// nanoseconds a call.
+// A subject is a limiter that is measured, with the walks of its goroutines.
 type subject struct {
-	harness.Contender
-	limiter limiter
-	walks   []*walk
-	calls   int // a round
-	counts  harness.Counts
+	*harness.Load
+	keyed bool
+	walks []*walk
 }
 
 func newSubject(name string, l limiter, r ring, goroutines int) *subject {
-	s := &subject{limiter: l, walks: r.walks(goroutines)}
-	s.Name = name
-	s.Measure = func(c *harness.Contender) { c.Add("ns", float64(s.runCalls(s.calls))/float64(s.calls)) }
+	_, isFloor := l.(*floor)
+	s := &subject{walks: r.walks(goroutines), keyed: !isFloor}
+	s.Load = harness.NewLoad(name, goroutines, nil, func(g, _, calls int) harness.Counts {
+		t := l.run(s.walks[g], calls)
+		s.walks[g].steps += t.Calls
+		return t
+	})
 	return s
 }
 
@@ -29,49 +30,18 @@ func newSubject(name string, l limiter, r ring, goroutines int) *subject {
 // calls, so that enough keys are used, and runs them in turns.
 func takeTurns(rounds int, length time.Duration, least int, subjects []*subject) {
 	for _, s := range subjects {
-		calls := harness.Calibrate(length, least, s.runCalls)
-		s.calls = (calls/len(s.walks) + 1) * len(s.walks)
+		s.Calibrate(length, least+len(s.walks))
 	}
 	harness.TakeTurns(rounds, subjects...)
 }
 
-// runCalls makes that many calls, split among the walks, and returns the time taken.
-func (s *subject) runCalls(calls int) time.Duration {
-	if len(s.walks) == 1 {
-		begin := time.Now()
-		t := s.limiter.run(s.walks[0], calls)
-		took := time.Since(begin)
-		s.record(s.walks[0], t)
-		return took
-	}
-	all := make([]harness.Counts, len(s.walks))
-	took, _ := harness.Concurrently(len(s.walks), func(i int) error {
-		all[i] = s.limiter.run(s.walks[i], calls/len(s.walks))
-		return nil
-	})
-	for i, t := range all {
-		s.record(s.walks[i], t)
-	}
-	return took
-}
+const (
+	// noAllocations is the threshold for no allocations: the runtime itself allocates at times.
+	noAllocations = 0.001
 
-func (s *subject) record(w *walk, t harness.Counts) {
-	w.steps += t.Calls
-	s.counts.Add(t)
-}
-
-// noAllocations is the threshold for no allocations: the runtime itself allocates at
-// times.
-const noAllocations = 0.001
-
-// allocations returns the allocations per call of a single goroutine.
-func (s *subject) allocations() float64 {
-	const calls = 50_000
-	serial := &subject{limiter: s.limiter, walks: s.walks[:1]}
-	allocated := harness.Allocations(func() { serial.runCalls(calls) })
-	s.counts.Add(serial.counts)
-	return allocated / calls
-}
+	// allocationCalls is during how many calls allocations are counted.
+	allocationCalls = 50_000
+)
 
 // Wrong workloads look fast: keys that are all the same, or calls that are denied and
 // so do no work. So every case verifies its workload, and the command exits with a
@@ -87,8 +57,8 @@ type workload struct {
 // verify returns how many different keys the calls used, or ends the case if they differ from the
 // workload.
 func (s *subject) verify(w workload) (keys int) {
-	harness.Check(s.counts.Verify(s.Name, 0, w.denied))
-	if _, keyless := s.limiter.(*floor); keyless {
+	harness.Check(s.Total.Verify(s.Name, 0, w.denied))
+	if !s.keyed {
 		return 0
 	}
 	if keys = distinct(s.walks...); keys < w.keys {

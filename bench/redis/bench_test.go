@@ -212,29 +212,29 @@ func TestSplitTurnMakesCalls(t *testing.T) {
 	b := openBench(t)
 	b.Turn = 0
 	s := b.splitSubject(place{name: "a server", url: "redis://" + b.server.Addr, nodes: []*redistest.Server{b.server.Server}}, 3, 10)
-	if s.Measure(&s.Contender); s.Median("rate") <= 0 || s.Median("in all") <= 0 || s.calls < goroutines {
+	if s.Measure(&s.Contender); s.Median("rate") <= 0 || s.Median("in all") <= 0 || s.Calls < goroutines {
 		t.Errorf("a turn without time: %v, want one call of each goroutine", s.Of("rate"))
 	}
-	if err := s.counts.Verify(s.Name, 10, false); err != nil {
+	if err := s.Total.Verify(s.Name, 10, false); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestSubjectMakesEveryCall(t *testing.T) {
 	seen := make(chan int, 1000)
-	s := newSubject("", goroutines, 0, nil, func(_ context.Context, i int) (bool, error) {
+	s := newLoad("", goroutines, nil, func(i int) (bool, error) {
 		seen <- i
 		return true, nil
 	})
-	s.run(t.Context(), 70)
-	s.run(t.Context(), 30)
+	s.Run(70)
+	s.Run(30)
 	close(seen)
 	different := map[int]bool{}
 	for i := range seen {
 		different[i] = true
 	}
-	if len(different) != 100 || !different[0] || !different[99] || s.counts.Calls != 100 {
-		t.Errorf("100 calls in two runs: %d different ones, %d counted", len(different), s.counts.Calls)
+	if len(different) != 100 || !different[0] || !different[99] || s.Total.Calls != 100 {
+		t.Errorf("100 calls in two runs: %d different ones, %d counted", len(different), s.Total.Calls)
 	}
 }
 

@@ -12,55 +12,23 @@ import (
 // goroutines is the number of concurrent callers, as in a busy server.
 const goroutines = 64
 
-// A subject makes calls from many goroutines. Its figures are those of [harness.Contender.AddCalls].
-type subject struct {
-	harness.Contender
-	call       func(ctx context.Context, i int) (bool, error) // the i-th
-	meter      harness.Meter
-	goroutines int
-	calls      int // a turn
-	counts     harness.Counts
-}
-
-// newSubject returns one whose turns have so many calls.
-func newSubject(name string, goroutines, calls int, meter harness.Meter, call func(ctx context.Context, i int) (bool, error)) *subject {
-	s := &subject{call: call, meter: meter, goroutines: goroutines, calls: calls}
-	s.Name = name
-	s.Measure = func(c *harness.Contender) {
-		before := s.meter()
-		c.AddCalls(s.calls, s.run(context.Background(), s.calls), s.meter, before)
-	}
-	return s
-}
-
-// run makes so many calls, split among the goroutines. The first is the one after the last of the run
-// before.
-func (s *subject) run(ctx context.Context, calls int) time.Duration {
-	all, from := make([]harness.Counts, s.goroutines), s.counts.Calls
-	took, _ := harness.Concurrently(s.goroutines, func(g int) error {
-		for i := g * calls / s.goroutines; i < (g+1)*calls/s.goroutines; i++ {
-			all[g].Count(s.call(ctx, from+i))
+// newLoad returns a load by goroutines. call makes the i-th call.
+func newLoad(name string, goroutines int, meter harness.Meter, call func(i int) (bool, error)) *harness.Load {
+	return harness.NewLoad(name, goroutines, meter, func(_, from, calls int) (t harness.Counts) {
+		for i := from; i < from+calls; i++ {
+			t.Count(call(i))
 		}
-		return nil
+		return t
 	})
-	for _, t := range all {
-		s.counts.Add(t)
-	}
-	return took
-}
-
-// allocations returns the allocations per call of the whole process, the client's
-// goroutines included.
-func (s *subject) allocations(ctx context.Context, calls int) float64 {
-	return harness.Allocations(func() { s.run(ctx, calls) }) / float64(calls)
 }
 
 // A client calls a limiter through its client library. Its figures are microseconds of processor: of
 // this process, and of the server.
 type client struct {
-	*subject
+	*harness.Load
 	library
 	limiter limiter
+	ctx     context.Context
 	keys    []string
 }
 
@@ -81,7 +49,7 @@ func (b *bench) clients() {
 	}
 	b.Logf("clients: %d rounds of %s for each of %d limiters", b.Rounds, b.Turn, len(clients))
 	for _, c := range clients {
-		c.calls = harness.Calibrate(b.Turn, goroutines, func(calls int) time.Duration { return c.run(context.Background(), calls) })
+		c.Calibrate(b.Turn, goroutines)
 	}
 	harness.TakeTurns(b.Rounds, clients...)
 	b.verifyGrants(clients)
@@ -89,7 +57,7 @@ func (b *bench) clients() {
 		"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate", "client µs a call", "server µs a call", "allocations")
 	for _, c := range clients {
 		row := append([]any{c.Name, harness.Decimals(0)(c.Median("rate") / 1000), c.To(clients[1], "rate"), c.To(clients[2], "rate")}, c.Medians(1, "client", "server")...)
-		t.Row(append(row, harness.Decimals(1)(c.allocations(context.Background(), b.Size(50_000, 1_000))))...)
+		t.Row(append(row, harness.Decimals(1)(c.Allocations(b.Size(50_000, 1_000))))...)
 	}
 	b.findClients(clients[0], clients[1], clients[2])
 }
@@ -98,10 +66,11 @@ func (b *bench) findClients(ours, trivial, redisRate *client) {
 	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, harness.Thousands(b.Size(10_000, 200)))
 	b.FindAtLeast(title, ours.To(redisRate, "rate"), 2, "redis_rate")
 	b.FindAtLeast(title, ours.To(trivial, "rate"), 0.55, "a trivial EVALSHA without deadline")
-	plain := ours.allocations(context.Background(), b.Size(50_000, 1_000))
+	plain := ours.Allocations(b.Size(50_000, 1_000))
 	cancelable, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	wrapper := ours.allocations(cancelable, b.Size(50_000, 1_000))
+	ours.ctx = cancelable
+	wrapper := ours.Allocations(b.Size(50_000, 1_000))
 	b.Find(title+", allocations", "≤ 2, ≤ 5 under a cancelable context", plain <= 2.05 && wrapper <= 5.05,
 		"%.2f, and %.2f under a cancelable context", plain, wrapper)
 }
@@ -110,17 +79,17 @@ func (b *bench) findClients(ours, trivial, redisRate *client) {
 // expected number of keys in Redis, with an expiry.
 func (b *bench) newClient(l library, keys []string) *client {
 	before := b.server.info()
-	c := &client{library: l, limiter: l.open(b.server.Addr, ample), keys: keys}
-	c.subject = newSubject(l.name, goroutines, 0, func() map[string]float64 {
+	c := &client{library: l, limiter: l.open(b.server.Addr, ample), keys: keys, ctx: context.Background()}
+	c.Load = newLoad(l.name, goroutines, func() map[string]float64 {
 		user, system := harness.Processor()
 		return map[string]float64{"client": user + system, "server": 1e6 * b.server.info().CPU}
-	}, func(ctx context.Context, i int) (bool, error) { return c.limiter.take(ctx, keys[i%len(keys)]) })
-	c.run(context.Background(), len(keys))
+	}, func(i int) (bool, error) { return c.limiter.take(c.ctx, keys[i%len(keys)]) })
+	c.Run(len(keys))
 	d, want := b.server.info().Since(before), l.perKey*len(keys)
 	if d.Keys != want || (d.Expires != want && !l.lasting()) {
 		b.Fatalf("%s: %d new keys, %d with an expiry; want %d", l.name, d.Keys, d.Expires, want)
 	}
-	harness.Check(c.counts.Verify(c.Name, len(keys), false))
+	harness.Check(c.Total.Verify(c.Name, len(keys), false))
 	return c
 }
 
@@ -173,7 +142,7 @@ func verifyLimit(name string, l limiter, key string, now func() time.Time) {
 func (b *bench) verifyGrants(clients []*client) {
 	lasting := 0
 	for _, c := range clients {
-		harness.Check(c.counts.Verify(c.Name, len(c.keys), false))
+		harness.Check(c.Total.Verify(c.Name, len(c.keys), false))
 		if c.lasting() {
 			lasting += len(c.keys)
 		}

@@ -20,16 +20,17 @@ type kind struct {
 
 // compareCalls measures kinds of calls in turns, after one to fill caches. Besides the time of a call
 // there is that of its scripts in the server, if it is on Redis.
-func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*subject) {
+func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*harness.Load) {
 	scripts := func() map[string]float64 {
 		_, micros := b.server.info().Scripts()
 		return map[string]float64{"µs": float64(micros)}
 	}
 	for _, k := range kinds {
-		s := newSubject("", callers, calls, scripts, func(_ context.Context, i int) (bool, error) {
+		s := newLoad("", callers, scripts, func(i int) (bool, error) {
 			err := k.call(i%calls*callers/calls, i%calls)
 			return err == nil, err
 		})
+		s.Calls = calls
 		if measure := s.Measure; k.prepare != nil {
 			s.Measure = func(c *harness.Contender) {
 				k.prepare()
@@ -44,7 +45,7 @@ func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*
 	}
 	harness.TakeTurns(rounds, all...)
 	for _, s := range all {
-		harness.Check(s.counts.Verify("calls with IDs", calls, false))
+		harness.Check(s.Total.Verify("calls with IDs", calls, false))
 	}
 	return all
 }
@@ -82,7 +83,7 @@ func (b *bench) permits() {
 
 // comparePermits compares pairs of calls by callers each of which has a key that holds some permits.
 // Those of a limit share scripts.
-func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *subject) {
+func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *harness.Load) {
 	store := b.OpenStore("redis://"+b.server.Addr, callTimeout)
 	permit := func(caller int, id string, cost int64) penstock.Request {
 		limit := penstock.Limit{Count: 1000, Period: 24 * time.Hour, Algorithm: penstock.Concurrent}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
@@ -26,7 +25,7 @@ var splitKeys = []int{1, 3, 5}
 // every call is a script of its own, in a Cluster of three shards with replicas, and in a
 // server with a replica, because a write costs a primary more that has one.
 func (b *bench) split() {
-	var all []*subject
+	var all []*harness.Load
 	var keys []int
 	for _, p := range b.places() {
 		for _, n := range splitKeys {
@@ -36,7 +35,7 @@ func (b *bench) split() {
 	b.Logf("split: %d rounds of %s for each of %d kinds of calls", b.Rounds, 5*b.Turn, len(all))
 	harness.TakeTurns(b.Rounds, all...)
 	for _, s := range all {
-		harness.Check(s.counts.Verify(s.Name, 1, false))
+		harness.Check(s.Total.Verify(s.Name, 1, false))
 	}
 	t := b.Table(fmt.Sprintf("Processor time of a call by one program with %d goroutines: medians of the rounds", goroutines),
 		"where", "keys of a call", "thousand calls a second", "client µs a call", "kernel, for the client", "primaries", "replicas", "in all")
@@ -48,7 +47,7 @@ func (b *bench) split() {
 }
 
 // findSplits compares the contenders, which are three of each place.
-func (b *bench) findSplits(all []*subject) {
+func (b *bench) findSplits(all []*harness.Load) {
 	title := fmt.Sprintf("TakeAll of three keys, %d goroutines", goroutines)
 	b.FindAtLeast(title, all[1].To(all[0], "rate"), 0.5, "the rate of single takes")
 	batched := all[1].Median("primaries")
@@ -74,7 +73,7 @@ func (b *bench) places() []place {
 
 // splitSubject opens a store at a place, takes from each key once, and returns calls that take from one or
 // more keys at once for about as long as a turn.
-func (b *bench) splitSubject(p place, keys, calls int) *subject {
+func (b *bench) splitSubject(p place, keys, calls int) *harness.Load {
 	o := &redisstore.Options{Timeout: callTimeout, Prefix: fmt.Sprintf("s%d-%d", keys, len(p.name))}
 	store := harness.Must(redisstore.Open(context.Background(), p.url, o))
 	b.Cleanup(store.Close)
@@ -87,22 +86,20 @@ func (b *bench) splitSubject(p place, keys, calls int) *subject {
 			})
 		}
 	}
-	s := newSubject(p.name, goroutines, 0, p.spent, func(ctx context.Context, i int) (bool, error) {
-		return takeAll(ctx, store, requests[i%calls])
-	})
-	s.run(context.Background(), calls)
-	s.calls = harness.Calibrate(5*b.Turn, goroutines, func(calls int) time.Duration { return s.run(context.Background(), calls) })
+	s := newLoad(p.name, goroutines, p.spent, func(i int) (bool, error) { return takeAll(store, requests[i%calls]) })
+	s.Run(calls)
+	s.Calibrate(5*b.Turn, goroutines)
 	return s
 }
 
 // takeAll takes from one key, or from some at once.
-func takeAll(ctx context.Context, store *redisstore.Store, rs []penstock.Request) (allowed bool, err error) {
+func takeAll(store *redisstore.Store, rs []penstock.Request) (allowed bool, err error) {
 	var room [8]penstock.Decision
 	ds := room[:len(rs)]
 	if len(rs) == 1 {
-		ds[0], err = store.Take(ctx, rs[0])
+		ds[0], err = store.Take(context.Background(), rs[0])
 	} else {
-		err = store.TakeAll(ctx, rs, ds)
+		err = store.TakeAll(context.Background(), rs, ds)
 	}
 	return err == nil && penstock.Tightest(ds).Allowed, err
 }

@@ -35,13 +35,21 @@ func (c *Contender) Add(figure string, value float64) {
 // A Meter reads what was spent so far, such as processor time in microseconds, by figure.
 type Meter func() map[string]float64
 
+// read returns nothing if there is no meter.
+func (m Meter) read() map[string]float64 {
+	if m == nil {
+		return nil
+	}
+	return m()
+}
+
 // AddCalls adds the figures of calls that were made in some time: the rate, the nanoseconds of a call,
 // and what one has spent since the meter was read before, by figure and in all.
 func (c *Contender) AddCalls(calls int, took time.Duration, meter Meter, before map[string]float64) {
 	each, total := 1/float64(calls), 0.0
 	c.Add("rate", float64(calls)/took.Seconds())
 	c.Add("ns", float64(took)*each)
-	for figure, spent := range meter() {
+	for figure, spent := range meter.read() {
 		spent = (spent - before[figure]) * each
 		c.Add(figure, spent)
 		total += spent
@@ -128,13 +136,63 @@ func (t Counts) Verify(name string, least int, denied bool) error {
 	return nil
 }
 
-// Calibrate returns how many calls take about as long as that, and at least so many.
-func Calibrate(length time.Duration, least int, run func(calls int) time.Duration) int {
+// A Load is calls by some goroutines, so many in a turn. Its figures are those of [Contender.AddCalls].
+type Load struct {
+	Contender
+	Total      Counts // of all calls so far
+	Calls      int    // in a turn
+	goroutines int
+	each       func(g, from, calls int) Counts
+}
+
+// NewLoad returns a load. In a goroutine, each makes so many calls, of which the first is the from-th of all.
+func NewLoad(name string, goroutines int, meter Meter, each func(g, from, calls int) Counts) *Load {
+	l := &Load{goroutines: goroutines, each: each}
+	l.Name = name
+	l.Measure = func(c *Contender) {
+		before := meter.read()
+		c.AddCalls(l.Calls, l.Run(l.Calls), meter, before)
+	}
+	return l
+}
+
+// Run makes so many calls, split among the goroutines, and returns how long they took.
+func (l *Load) Run(calls int) (took time.Duration) {
+	all, from := make([]Counts, l.goroutines), l.Total.Calls
+	if l.goroutines == 1 {
+		begin := time.Now()
+		all[0] = l.each(0, from, calls)
+		took = time.Since(begin)
+	} else {
+		took, _ = Concurrently(l.goroutines, func(g int) error {
+			first := g * calls / l.goroutines
+			all[g] = l.each(g, from+first, (g+1)*calls/l.goroutines-first)
+			return nil
+		})
+	}
+	for _, t := range all {
+		l.Total.Add(t)
+	}
+	return took
+}
+
+// Calibrate lets a turn have as many calls as take about as long as that, and at least so many.
+func (l *Load) Calibrate(length time.Duration, least int) {
 	for calls := 64; ; calls *= 4 {
-		if took := run(calls); took >= length/4 {
-			return max(int(int64(calls)*int64(length)/int64(took)), least)
+		if took := l.Run(calls); took >= length/4 {
+			l.Calls = max(int(int64(calls)*int64(length)/int64(took)), least)
+			return
 		}
 	}
+}
+
+// Allocations returns the allocations of a call, those of other goroutines included.
+func (l *Load) Allocations(calls int) float64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	l.Run(calls)
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / float64(calls)
 }
 
 // Concurrently calls a function in so many goroutines that begin at the same time, and returns how
@@ -177,15 +235,6 @@ func Processor() (user, system float64) {
 	var u syscall.Rusage
 	Check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return float64(u.Utime.Nano()) / 1e3, float64(u.Stime.Nano()) / 1e3
-}
-
-// Allocations returns how many allocations a function makes, those of other goroutines included.
-func Allocations(f func()) float64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return float64(after.Mallocs - before.Mallocs)
 }
 
 // Heap returns the state of the heap after a collection.

@@ -51,9 +51,7 @@ func main() {
 
 // compare runs a benchmark in two folders, the old one first, and adds rows to the table.
 func compare(r *harness.Run, b benchmark, folders [2]string) {
-	bin := harness.Must(os.MkdirTemp("", "penstock-compare"))
-	defer func() { _ = os.RemoveAll(bin) }()
-	best := &results{}
+	bin, best := r.TempDir(), &results{}
 	for turn := range 2 * r.Rounds {
 		side := turn % 2
 		program := filepath.Join(bin, fmt.Sprint(b.program, side))

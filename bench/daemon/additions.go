@@ -49,8 +49,7 @@ func (b *bench) compareAdditions() {
 		}
 		without, with := serve("without", a.limit), serve("with", cmp.Or(a.added, a.limit), a.flags...)
 		b.takeTurns(a.title, without, with)
-		ratio := harness.SpreadOf(harness.Ratios(with.served(), without.served()))
-		b.Find(a.title, fmt.Sprintf("≤ %s the processor time without", harness.Times(a.most)), ratio.Median <= a.most, "%s", ratio)
+		b.FindAtMost(a.title, harness.SpreadOf(harness.Ratios(with.served(), without.served())), a.most, "the processor time without")
 		without.server.stop()
 		with.server.stop()
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -22,15 +24,17 @@ func (b *bench) floor(kind string) *process {
 func serveFloor(floor string) {
 	kind, addr, _ := strings.Cut(floor, "@")
 	l := harness.Must(net.Listen("tcp", addr))
-	switch kind {
-	case "grpc1":
-		harness.Check(serveConstantRLS(l, 1))
-	case "grpc3":
-		harness.Check(serveConstantRLS(l, 3))
-	default:
-		harness.Check(serveConstantJSON(l))
+	if descriptors, isGRPC := map[string]int{"grpc1": 1, "grpc3": 3}[kind]; isGRPC {
+		harness.Check(serveConstantRLS(l, descriptors))
 	}
+	harness.Check(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // on loopback, for seconds
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, constantJSON)
+	})))
 }
+
+// constantJSON resembles a decision.
+const constantJSON = `{"allowed":true,"granted":1,"limit":1000,"remaining":999,"reset_after":3.6}` + "\n"
 
 // constantRLS is a rate limit service with the generated stubs that always responds OK.
 type constantRLS struct {
@@ -43,25 +47,14 @@ func (c *constantRLS) ShouldRateLimit(context.Context, *rlspb.RateLimitRequest) 
 }
 
 func serveConstantRLS(l net.Listener, descriptors int) error {
-	response := &rlspb.RateLimitResponse{OverallCode: rlspb.RateLimitResponse_OK}
-	for range descriptors {
-		response.Statuses = append(response.Statuses, &rlspb.RateLimitResponse_DescriptorStatus{
-			Code:           rlspb.RateLimitResponse_OK,
-			CurrentLimit:   &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 1000, Unit: rlspb.RateLimitResponse_RateLimit_HOUR},
-			LimitRemaining: 999,
-		})
+	status := &rlspb.RateLimitResponse_DescriptorStatus{
+		Code:           rlspb.RateLimitResponse_OK,
+		CurrentLimit:   &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 1000, Unit: rlspb.RateLimitResponse_RateLimit_HOUR},
+		LimitRemaining: 999,
 	}
+	response := &rlspb.RateLimitResponse{OverallCode: rlspb.RateLimitResponse_OK}
+	response.Statuses = slices.Repeat([]*rlspb.RateLimitResponse_DescriptorStatus{status}, descriptors)
 	s := grpc.NewServer()
 	rlspb.RegisterRateLimitServiceServer(s, &constantRLS{response: response})
 	return s.Serve(l)
-}
-
-// constantJSON resembles a decision.
-const constantJSON = `{"allowed":true,"granted":1,"limit":1000,"remaining":999,"reset_after":3.6}` + "\n"
-
-func serveConstantJSON(l net.Listener) error {
-	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // on loopback, for seconds
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(constantJSON))
-	}))
 }

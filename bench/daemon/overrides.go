@@ -1,18 +1,17 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server/client"
 )
 
 const (
@@ -26,7 +25,8 @@ const overrideRules = "domain: edge\ndescriptors:\n  - {key: user, limit: 100000
 // An overridden is a daemon whose overrides are changed. Its address is that of the HTTP API.
 type overridden struct {
 	*process
-	admin string
+	admin  string
+	client *client.Client
 }
 
 // overrides measures how long it takes until three daemons under load decide by a change,
@@ -37,10 +37,9 @@ func (b *bench) overrides() {
 	daemons := b.serveOverridden(redis)
 	b.Logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
 	daemons[0].importOverrides(count - changes)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: overridingDaemons * overrideCallers}}
-	stop := loadAll(client, daemons)
+	stop := loadAll(daemons)
 	defer func() { _ = stop() }()
-	slowest := change(client, daemons, changes)
+	slowest := change(daemons, changes)
 	harness.Check(stop())
 	b.Find("an override is in force on 3 daemons under load, of 100,000", "≤ 1 s after its answer, each of them",
 		slowest <= time.Second, "the slowest of %d after %.2f s", changes, slowest.Seconds())
@@ -63,7 +62,7 @@ func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
 		admin := freeAddr()
 		p := b.serve("http", "--admin", admin, "--rules", rules, "--store", "redis://"+redis.Addr, "--redis-timeout", timeout)
 		p.awaitListener(admin) // it is opened after that of the HTTP API
-		all = append(all, overridden{p, admin})
+		all = append(all, overridden{p, admin, harness.Must(client.New("http://"+p.addr, nil))})
 	}
 	return all
 }
@@ -92,59 +91,47 @@ func (d overridden) put(contentType, body string) {
 }
 
 // takes reports whether a user's request is granted.
-func (d overridden) takes(client *http.Client, user string) (bool, error) {
-	body := fmt.Sprintf(`{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": %q}]}]}`, user)
-	response, err := client.Post("http://"+d.addr+"/v1/take", "application/json", strings.NewReader(body))
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	var decided struct{ Allowed bool }
-	err = json.NewDecoder(response.Body).Decode(&decided)
-	return decided.Allowed, err
+func (d overridden) takes(user string) (bool, error) {
+	entries := []client.Entry{{Key: "user", Value: user}}
+	response, err := d.client.Do(context.Background(), client.TakeRequest{Domain: "edge", Cost: 1, Descriptors: []client.Descriptor{{Entries: entries}}})
+	return response.Allowed, err
 }
 
 // change bans one user after the other, on one daemon after the other, and returns the
 // longest time from an answer to a denial by the last daemon.
-func change(client *http.Client, daemons []overridden, changes int) (slowest time.Duration) {
+func change(daemons []overridden, changes int) (slowest time.Duration) {
 	for i := range changes {
 		user := fmt.Sprintf("banned-%d", i)
-		if allowed, err := daemons[0].takes(client, user); !allowed || err != nil {
+		if allowed, err := daemons[0].takes(user); !allowed || err != nil {
 			harness.Check(fmt.Errorf("%s before the ban: allowed is %t, %w", user, allowed, err))
 		}
 		daemons[i%len(daemons)].put("application/json", fmt.Sprintf(`{"rule": "edge/user", "key": %q, "limit": "ban", "reason": "benchmark"}`, user))
-		slowest = max(slowest, awaitDenials(client, daemons, user))
+		slowest = max(slowest, awaitDenials(daemons, user))
 	}
 	return slowest
 }
 
 // loadAll sends requests to all daemons until it is stopped, and returns the errors of callers.
-func loadAll(client *http.Client, daemons []overridden) (stop func() error) {
-	var stopped atomic.Bool
-	ended := make(chan error, 1)
-	go func() {
+func loadAll(daemons []overridden) (stop func() error) {
+	return harness.Background(func(stopped func() bool) error {
 		_, err := harness.Concurrently(len(daemons)*overrideCallers, func(caller int) error {
-			for n := 0; !stopped.Load(); n++ {
-				allowed, err := daemons[caller%len(daemons)].takes(client, fmt.Sprintf("user-%d-%d", caller, n%1000))
+			for n := 0; !stopped(); n++ {
+				allowed, err := daemons[caller%len(daemons)].takes(fmt.Sprintf("user-%d-%d", caller, n%1000))
 				if err != nil || !allowed {
 					return fmt.Errorf("a request of the load: allowed is %t, %w", allowed, err)
 				}
 			}
 			return nil
 		})
-		ended <- err
-	}()
-	return sync.OnceValue(func() error {
-		stopped.Store(true)
-		return <-ended
+		return err
 	})
 }
 
 // awaitDenials returns how long it takes until all daemons deny a user.
-func awaitDenials(client *http.Client, daemons []overridden, user string) time.Duration {
+func awaitDenials(daemons []overridden, user string) time.Duration {
 	start := time.Now()
 	for _, d := range daemons {
-		for harness.Must(d.takes(client, user)) {
+		for harness.Must(d.takes(user)) {
 			if time.Since(start) > startTimeout {
 				harness.Check(fmt.Errorf("%s is not banned at %s", user, d.addr))
 			}

@@ -124,9 +124,7 @@ func portOf(addr string) string {
 
 // build builds the daemon.
 func (b *bench) build() {
-	dir := harness.Must(os.MkdirTemp("", "penstock-bench"))
-	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b.daemon = filepath.Join(dir, "penstock")
+	b.daemon = filepath.Join(b.TempDir(), "penstock")
 	const module = "github.com/penstock-io/penstock"
 	root := harness.Must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output())
 	build := exec.Command("go", "build", "-o", b.daemon, module+"/cmd/penstock")

@@ -38,11 +38,11 @@ func (b *bench) resp() {
 		evals := b.redisBenchmark(redis, pipeline, script)
 		b.takeTurns(title, incr, ours, evals)
 		if pipeline == 1 {
-			b.FindAtLeast(title, ours.rateTo(incr), 0.7, "redis-server's INCR")
+			b.FindAtLeast(title, ours.To(incr, "rate"), 0.7, "redis-server's INCR")
 			continue
 		}
-		b.FindAtLeast(title, ours.rateTo(incr), 0.95, "redis-server's INCR")
-		b.FindAtLeast(title, ours.rateTo(evals), 2.5, "the token bucket's script on redis-server")
+		b.FindAtLeast(title, ours.To(incr, "rate"), 0.95, "redis-server's INCR")
+		b.FindAtLeast(title, ours.To(evals, "rate"), 2.5, "the token bucket's script on redis-server")
 	}
 }
 
@@ -97,7 +97,7 @@ func (b *bench) http() {
 	const title = "HTTP take, keep-alive, 10,000 keys, 64 callers"
 	floor, ours := httpSubject(b.floor("http")), httpSubject(b.serve("http"))
 	b.takeTurns(title, floor, ours)
-	b.FindAtLeast(title, ours.rateTo(floor), 0.75, "a net/http server with a constant response")
+	b.FindAtLeast(title, ours.To(floor, "rate"), 0.75, "a net/http server with a constant response")
 }
 
 // httpSubject returns a server from which callers take by POST.

@@ -142,7 +142,7 @@ func (b *bench) rlsOnMemory() {
 		constant, daemon := b.floor(fmt.Sprint("grpc", c.load.descriptors)), b.serve("grpc", "--rules", rules)
 		floor, ours := b.rlsSubject(constant, nil, unlimited), b.rlsSubject(daemon, nil, c.load)
 		b.takeTurns(c.title, floor, ours)
-		b.FindAtLeast(c.title, ours.rateTo(floor), c.least, "a gRPC server with a constant response")
+		b.FindAtLeast(c.title, ours.To(floor, "rate"), c.least, "a gRPC server with a constant response")
 		constant.stop()
 		daemon.stop()
 	}
@@ -179,9 +179,9 @@ func (b *bench) rlsAgainstRival(cases []rlsCase, redis *process, than string) (r
 		} else {
 			theirs := b.rlsSubject(rival, redis, c.load)
 			b.takeTurns(c.title, theirs, ours)
-			ratio, p99, theirP99 := ours.rateTo(theirs), ours.Median("p99"), theirs.Median("p99")
+			ratio, p99, theirP99 := ours.To(theirs, "rate"), ours.Median("p99"), theirs.Median("p99")
 			b.Find(c.title, target, ratio.Median >= c.least && (redis.isCluster() || p99 <= theirP99),
-				"%s, by processor time %s; p99 %.2f ms to %.2f", ratio, ours.cheaperThan(theirs), p99, theirP99)
+				"%s, by processor time %s; p99 %.2f ms to %.2f", ratio, theirs.To(ours, "in all"), p99, theirP99)
 		}
 		rates = append(rates, ours.Median("rate"))
 		daemon.stop()
@@ -269,8 +269,8 @@ func (b *bench) rlsDenied(title string, redis *process, flags ...string) {
 	granted, denied := b.rlsSubject(daemon, redis, threeDescriptors), b.rlsSubject(daemon, redis, halfDenied)
 	granted.Name, denied.Name = "penstock, all granted", "penstock, half denied"
 	b.takeTurns(title, granted, denied)
-	ratio := denied.rateTo(granted)
-	b.Find(title, "≥ 1.25× the rate without denials", ratio.Median >= 1.25, "%s, by processor time %s", ratio, denied.cheaperThan(granted))
+	ratio := denied.To(granted, "rate")
+	b.Find(title, "≥ 1.25× the rate without denials", ratio.Median >= 1.25, "%s, by processor time %s", ratio, granted.To(denied, "in all"))
 }
 
 // useQuotas makes each call once, with all quotas unused: those are granted, which is not the

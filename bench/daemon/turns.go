@@ -58,12 +58,6 @@ func (s *subject) processors() map[string]float64 {
 	return times
 }
 
-// cheaperThan returns how many times as much processor time a call costs the other. Unlike a
-// ratio of rates, it depends little on what else runs on the machine.
-func (s *subject) cheaperThan(other *subject) harness.Spread {
-	return other.To(s, "in all")
-}
-
 // takeTurns measures the subjects in turns, after a warm-up, and adds rows to the table.
 func (b *bench) takeTurns(title string, subjects ...*subject) {
 	b.Logf("%s: %d turns of %s for each of %d", title, b.Rounds, b.Turn, len(subjects))
@@ -80,9 +74,6 @@ func (b *bench) takeTurns(title string, subjects ...*subject) {
 		t.Row(append(row, c.Medians(2, "p99", "server", "backend", "load")...)...)
 	}
 }
-
-// rateTo returns the ratio of the rate to that of another.
-func (s *subject) rateTo(other *subject) harness.Spread { return s.To(other, "rate") }
 
 // loadByCallers returns a load of concurrent callers, each of which makes one call after the other, at
 // least one. send makes the n-th call.

@@ -41,32 +41,18 @@ func (b *ruleBench) loadAndMatch() {
 // domain is that of all rules.
 const domain = "api"
 
-// parse returns the rules, in two files.
+// parse returns the rules, in two files: for the users of each route, and exact values under one parent.
 func (b *ruleBench) parse() (*rules.Set, error) {
-	return rules.Parse(
-		rules.File{Name: "routes.yaml", Text: []byte(b.routes())},
-		rules.File{Name: "tenants.yaml", Text: []byte(b.tenants())},
-	)
-}
-
-// routes returns rules of one domain, each for the users of a route.
-func (b *ruleBench) routes() string {
-	var text strings.Builder
-	text.WriteString("domain: " + domain + "\ndescriptors:\n")
+	var routes, tenants strings.Builder
+	routes.WriteString("domain: " + domain + "\ndescriptors:\n")
 	for i := range b.rules {
-		fmt.Fprintf(&text, "- {key: route, value: /r%d, descriptors: [{key: user, limit: 1000000000/1s}]}\n", i)
+		fmt.Fprintf(&routes, "- {key: route, value: /r%d, descriptors: [{key: user, limit: 1000000000/1s}]}\n", i)
 	}
-	return text.String()
-}
-
-// tenants returns exact values under one parent.
-func (b *ruleBench) tenants() string {
-	var text strings.Builder
-	text.WriteString("domain: tenants\ndescriptors:\n- key: plan\n  value: paid\n  descriptors:\n")
+	tenants.WriteString("domain: tenants\ndescriptors:\n- key: plan\n  value: paid\n  descriptors:\n")
 	for i := range b.values {
-		fmt.Fprintf(&text, "  - {key: tenant, value: t%d, limit: 1000000000/1s}\n", i)
+		fmt.Fprintf(&tenants, "  - {key: tenant, value: t%d, limit: 1000000000/1s}\n", i)
 	}
-	return text.String()
+	return rules.Parse(rules.File{Name: "routes.yaml", Text: []byte(routes.String())}, rules.File{Name: "tenants.yaml", Text: []byte(tenants.String())})
 }
 
 // descriptors returns one for a route, and one for a value.
@@ -100,35 +86,26 @@ func (b *ruleBench) reloadUnderLoad() {
 	e := engine.New(penstock.NewMemory(nil), nil)
 	e.SetRules(harness.Must(b.parse()))
 	quiet := harness.Must(b.request(e))
-	stop, reloaded := make(chan struct{}), make(chan error, 1)
 	reloads := 0
-	go func() { reloaded <- b.reload(e, &reloads, stop) }()
+	stop := harness.Background(func(stopped func() bool) error {
+		for reloads == 0 || !stopped() {
+			set, err := b.parse()
+			if err != nil {
+				return err
+			}
+			e.SetRules(set)
+			reloads++
+		}
+		return nil
+	})
 	busy, err := b.request(e)
-	close(stop)
-	harness.Check(errors.Join(err, <-reloaded))
+	harness.Check(errors.Join(err, stop()))
 	b.Find("median request", "", true, "%v", harness.Quantile(quiet, 0.5))
 	b.Find(fmt.Sprintf("slowest of %d requests", len(quiet)), "", true, "%v", harness.Quantile(quiet, 1))
 	b.Find(fmt.Sprintf("median request, during %d reloads", reloads), "", true, "%v", harness.Quantile(busy, 0.5))
 	b.Find("99.9 % of requests, during reloads", "", true, "%v", harness.Quantile(busy, 0.999))
 	slowest := harness.Quantile(busy, 1)
 	b.Find(fmt.Sprintf("slowest of %d requests, during reloads", len(busy)), "≤ 5 ms", slowest <= 5*time.Millisecond, "%v", slowest)
-}
-
-// reload parses and sets the rules again and again, at least once.
-func (b *ruleBench) reload(e *engine.Engine, reloads *int, stop <-chan struct{}) error {
-	for {
-		set, err := b.parse()
-		if err != nil {
-			return err
-		}
-		e.SetRules(set)
-		*reloads++
-		select {
-		case <-stop:
-			return nil
-		default:
-		}
-	}
 }
 
 // pause is between two requests, so that the caller does not fill a processor.

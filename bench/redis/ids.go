@@ -39,10 +39,7 @@ func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*
 		}
 		all = append(all, s)
 	}
-	harness.TakeTurns(1, all...)
-	for _, c := range all {
-		c.Forget()
-	}
+	harness.WarmUp(all...)
 	harness.TakeTurns(rounds, all...)
 	for _, s := range all {
 		harness.Check(s.Total.Verify("calls with IDs", calls, false))
@@ -169,9 +166,7 @@ func (b *bench) compareSettlements(title string, store penstock.Store, callers, 
 	withID, settled := all[1].To(all[0], "ns"), all[2].To(all[1], "ns")
 	b.Table("Takes under IDs and settlements: medians of the rounds", "store", "callers", "take, ns", "under an ID", "settle").
 		Row(title, callers, harness.Decimals(0)(all[0].Median("ns")), withID, settled)
-	find := func(what string, ratio harness.Spread, most float64, than string) {
-		b.Find(fmt.Sprintf("%s, %d callers: a %s", title, callers, what), fmt.Sprintf("≤ %s %s", harness.Times(most), than), ratio.Median <= most, "%s", ratio)
-	}
-	find("take under an ID", withID, 1.6, "a take without")
-	find("settlement", settled, 1.3, "a take under an ID")
+	begin := fmt.Sprintf("%s, %d callers: a ", title, callers)
+	b.FindAtMost(begin+"take under an ID", withID, 1.6, "a take without")
+	b.FindAtMost(begin+"settlement", settled, 1.3, "a take under an ID")
 }

@@ -35,9 +35,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 // combined measures the replays of one log.
 func (b *bench) combined() {
 	lines := b.Size(10_000_000, 20_000)
-	dir := harness.Must(os.MkdirTemp("", "replay"))
-	defer func() { _ = os.RemoveAll(dir) }()
-	log := filepath.Join(dir, "access.log")
+	log := filepath.Join(b.TempDir(), "access.log")
 	harness.Check(generate(log, lines))
 	t := b.Table(fmt.Sprintf("Replay of %s lines", harness.Thousands(lines)), "replay", "lines a second", "denied")
 	for _, c := range []struct {

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -78,12 +76,8 @@ func callPaced(on func(at time.Duration) bool, perSecond float64, callers int, t
 
 // inBackground is the same until it is stopped.
 func inBackground(perSecond float64, callers int, take takeFunc) (stop func() counts) {
-	var over atomic.Bool
-	done := make(chan counts, 1)
-	go func() { done <- callPaced(func(time.Duration) bool { return !over.Load() }, perSecond, callers, take) }()
-	return sync.OnceValue(func() counts {
-		over.Store(true)
-		return <-done
+	return harness.Background(func(stopped func() bool) counts {
+		return callPaced(func(time.Duration) bool { return !stopped() }, perSecond, callers, take)
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	harness.RunIfChild(child)
+	harness.RunIfChild(work)
 	os.Exit(m.Run())
 }
 

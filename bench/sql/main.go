@@ -20,7 +20,7 @@ import (
 )
 
 func main() {
-	harness.RunIfChild(child)
+	harness.RunIfChild(work)
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -31,13 +31,13 @@ const callers = 64
 type bench struct {
 	*harness.Run
 	places []place
-	titles []string // of the cases that have run
-	cells  map[[2]string]any
+	titles []string                     // of the cases that have run
+	ratios map[[2]string]harness.Spread // by the store and the case
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	b := &bench{Run: harness.New("sql", stdout, stderr)}
+	b := &bench{Run: harness.New("sql", stdout, stderr), ratios: map[[2]string]harness.Spread{}}
 	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 15, Turn: 400 * time.Millisecond}, harness.Turns{Rounds: 2, Turn: 20 * time.Millisecond})
 	b.Settings = func() string {
 		return fmt.Sprintf("%d callers, %d rounds of %s a store", callers, b.Rounds, b.Turn)

@@ -44,13 +44,12 @@ func (b *bench) start() []place {
 	redis := redistest.StartForTest(b, redistest.Options{})
 	postgres := sqltest.StartPostgres(b)
 	mariadb := sqltest.StartMariaDB(b)
-	dir := harness.Must(newDirectory(b))
 	return []place{
 		{"Redis", "redis", "redis://" + redis.Addr, redis.PID()},
 		{"PostgreSQL", "pgx", postgres.DSN, postgres.PID()},
 		{"PostgreSQL, synchronous_commit=off", "pgx", postgres.DSN + "&synchronous_commit=off", postgres.PID()},
 		{"MariaDB", "mysql", mariadb.DSN, mariadb.PID()},
-		{"SQLite", "sqlite", "file:" + filepath.Join(dir, "penstock.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)", 0},
+		{"SQLite", "sqlite", "file:" + filepath.Join(b.TempDir(), "penstock.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)", 0},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -90,6 +91,17 @@ func TakeTurns[C interface{ takeTurn() }](rounds int, contenders ...C) {
 }
 
 func (c *Contender) takeTurn() { c.Measure(c) }
+
+// WarmUp lets all contenders take a turn that does not count.
+func WarmUp[C interface {
+	takeTurn()
+	Forget()
+}](contenders ...C) {
+	TakeTurns(1, contenders...)
+	for _, c := range contenders {
+		c.Forget()
+	}
+}
 
 // Counts are the results of a number of calls.
 type Counts struct {
@@ -210,6 +222,17 @@ func Concurrently(goroutines int, f func(i int) error) (time.Duration, error) {
 	close(start)
 	running.Wait()
 	return time.Since(begin), errors.Join(errs...)
+}
+
+// Background runs a function in the background. What it returns stops it, and waits for its result.
+func Background[T any](run func(stopped func() bool) T) (stop func() T) {
+	var over atomic.Bool
+	done := make(chan T, 1)
+	go func() { done <- run(over.Load) }()
+	return sync.OnceValue(func() T {
+		over.Store(true)
+		return <-done
+	})
 }
 
 // CallUntil lets so many callers make one call after the other until a time, each at least one, and returns

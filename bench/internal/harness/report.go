@@ -103,6 +103,11 @@ func (fs *Findings) FindAtLeast(title string, ratio Spread, least float64, than 
 	fs.Find(title, fmt.Sprintf("≥ %s %s", Times(least), than), ratio.Median >= least, "%s", ratio)
 }
 
+// FindAtMost adds the finding that a ratio to something is at most so much.
+func (fs *Findings) FindAtMost(title string, ratio Spread, most float64, than string) {
+	fs.Find(title, fmt.Sprintf("≤ %s %s", Times(most), than), ratio.Median <= most, "%s", ratio)
+}
+
 // Missed counts the findings that did not reach their target.
 func (fs Findings) Missed() int {
 	n := 0

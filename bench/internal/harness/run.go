@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"runtime"
 	"strings"
@@ -194,6 +195,13 @@ func (r *Run) Close() { r.cleanUp(0) }
 
 // Cleanup calls a function at the end of the case.
 func (r *Run) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+// TempDir returns a directory that is removed at the end of the case.
+func (r *Run) TempDir() string {
+	dir := Must(os.MkdirTemp("", r.Flags.Name()))
+	r.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
 
 // Helper does nothing.
 func (r *Run) Helper() {}

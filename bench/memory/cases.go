@@ -19,13 +19,11 @@ type comparison struct {
 	ours      limiter
 	rival     limiter // nil if penstock is compared with the floor alone
 	rivalName string
-	calls     int // made to ours so far
-	began     time.Time
 }
 
 // newComparison opens and fills penstock and the rival, if there is one.
 func newComparison(n int, p benchLimit, rival *library) *comparison {
-	c := &comparison{limit: p, ring: newRing(0, n), calls: n, began: time.Now()}
+	c := &comparison{limit: p, ring: newRing(0, n)}
 	c.ours = ours.openFilled(p, n)
 	if rival != nil {
 		c.rival, c.rivalName = rival.openFilled(p, n), rival.name
@@ -38,12 +36,6 @@ func (c *comparison) close() {
 	if c.rival != nil {
 		release(c.rival)
 	}
-}
-
-// checkDebts checks what penstock was charged. On a machine that has stalled, units of a limit for
-// few keys have come back.
-func (c *comparison) checkDebts() {
-	checkDebts(c.ours.(*limited).lim, c.ring, c.calls, int(time.Since(c.began)/c.limit.every))
 }
 
 // A timing is the result of one subject. The ratios are nanoseconds over nanoseconds of
@@ -81,7 +73,6 @@ func (b *bench) measure(c *comparison, goroutines int) (timings []timing) {
 		t.denied = float64(s.Total.Denied) / float64(s.Total.Calls)
 		timings = append(timings, t)
 	}
-	c.calls += mine.Total.Calls
 	return timings
 }
 
@@ -122,7 +113,7 @@ func (b *bench) againstFloor(title string, c *comparison, target float64) {
 }
 
 // againstRival compares penstock with a rival, or with the floor alone, on each of the given numbers
-// of goroutines, and then checks penstock's debts.
+// of goroutines, and then checks that penstock held all keys.
 func (b *bench) againstRival(title string, n int, rival *library, goroutines ...int) (all [][]timing) {
 	c := newComparison(n, ample(n), rival)
 	defer c.close()
@@ -130,9 +121,7 @@ func (b *bench) againstRival(title string, n int, rival *library, goroutines ...
 	for _, g := range goroutines {
 		all = append(all, b.measure(c, g))
 	}
-	if n > 1 {
-		c.checkDebts()
-	}
+	checkHeld(c.ours.(*limited).store, n)
 	return all
 }
 
@@ -274,12 +263,12 @@ func (b *bench) tenMillionKeys() {
 	n := b.Size(10_000_000, 4_000)
 	title := harness.Thousands(n) + " keys, token bucket"
 	b.Logf("%s: filling", title)
-	c := &comparison{limit: ample(n), ring: newRing(0, n), calls: n, began: time.Now()}
+	c := &comparison{limit: ample(n), ring: newRing(0, n)}
 	use := weigh(n, func() { c.ours = ours.openFilled(c.limit, n) })
 	serial, parallel := b.measure(c, 1), b.measure(c, 2)
 	b.addTimings(title, serial...)
 	b.addTimings(title+", two goroutines", parallel...)
-	c.checkDebts()
+	checkHeld(c.ours.(*limited).store, n)
 	b.Find(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
 		last(serial).nanos.Median, last(parallel).nanos.Median, use.Bytes, millis(use.GC))
 }

@@ -86,46 +86,18 @@ func TestVerifyCatchesFailedCalls(t *testing.T) {
 	}
 }
 
-func TestCheckDebtsCatchesSharedState(t *testing.T) {
+func TestCheckHeldCatchesSharedState(t *testing.T) {
 	const n = 100
-	tooSmall := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: n / 2})
-	for _, c := range []struct {
-		name  string
-		store penstock.Store
-		calls int
-		ok    bool
-	}{
-		{"enough room", penstock.NewMemory(nil), n, true},
-		{"wrong number of calls", penstock.NewMemory(nil), n - 1, false},
-		{"half the room", tooSmall, n, false},
-	} {
-		l := newLimited(c.store, tokenBucket(ample(n)))
-		ours.visit(l, n, 0)
-		if err := harness.Try(func() { checkDebts(l.lim, newRing(0, n), c.calls, 0) }); (err == nil) != c.ok {
-			t.Errorf("%s: %v, want ok %v", c.name, err, c.ok)
+	for room, ok := range map[int]bool{n / 2: false, 0: true} {
+		store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: room})
+		l := newLimited(store, tokenBucket(ample(n)))
+		l.run(newRing(0, n).walks(1)[0], n)
+		if err := harness.Try(func() { checkHeld(store, n) }); (err == nil) != ok {
+			t.Errorf("room for %d keys: %v, want ok %v", room, err, ok)
 		}
-	}
-}
-
-func TestCheckDebtsAllowsUnitsThatHaveComeBack(t *testing.T) {
-	const n, takes = 100, 5
-	p, now := ample(n), time.Now()
-	l := newLimited(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }}), tokenBucket(p))
-	for range takes {
-		ours.visit(l, n, 0)
-	}
-	now = now.Add(2*p.every + p.every/2)
-	for back, ok := range []bool{false, false, true} {
-		if err := harness.Try(func() { checkDebts(l.lim, newRing(0, n), takes*n, back) }); (err == nil) != ok {
-			t.Errorf("two units of each key have come back, and %d may have: %v, want ok %v", back, err, ok)
+		if err := harness.Try(func() { checkHeld(store, n+1) }); err == nil {
+			t.Error("a key that was never taken passed as held")
 		}
-	}
-	if err := harness.Try(func() { checkDebts(l.lim, newRing(0, n), 2*n, 2) }); err == nil {
-		t.Error("debts of more units than were taken passed")
-	}
-	fx := &comparison{limit: p, ring: newRing(0, n), ours: l, calls: takes * n, began: time.Now().Add(-3 * p.every)}
-	if err := harness.Try(fx.checkDebts); err != nil {
-		t.Error(err)
 	}
 }
 

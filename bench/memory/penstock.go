@@ -13,8 +13,9 @@ const defaultMaxKeys = 1_000_000
 
 // limited is penstock as most programs use it: a Limiter on a Store.
 type limited struct {
-	lim *penstock.Limiter
-	ctx context.Context
+	lim   *penstock.Limiter
+	store *penstock.Memory // nil if there is something between them
+	ctx   context.Context
 }
 
 func (l *limited) run(w *walk, calls int) (t harness.Counts) {
@@ -26,7 +27,8 @@ func (l *limited) run(w *walk, calls int) (t harness.Counts) {
 }
 
 func newLimited(s penstock.Store, l penstock.Limit) *limited {
-	return &limited{lim: harness.Must(penstock.New(s, l)), ctx: context.Background()}
+	memory, _ := s.(*penstock.Memory)
+	return &limited{lim: harness.Must(penstock.New(s, l)), store: memory, ctx: context.Background()}
 }
 
 // memoryFor returns a store for n keys: the default one while that is enough.

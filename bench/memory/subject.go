@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -91,19 +90,9 @@ func retryAfterHour(now func() time.Time, check func()) {
 	harness.Check(err)
 }
 
-// checkDebts checks that a token bucket was charged exactly what was taken, less at most so many
-// units that have come back to each key. If none has, every key is in debt, and the debts add up
-// to the calls. Keys that share state would each show the debts of all.
-func checkDebts(lim *penstock.Limiter, r ring, calls, back int) {
-	inDebt, owed := 0, 0
-	for i := range r.len() {
-		d := harness.Must(lim.Peek(context.Background(), r.at(i)))
-		if d.Remaining < d.Limit {
-			inDebt++
-		}
-		owed += int(d.Limit - d.Remaining)
-	}
-	if back == 0 && inDebt != r.len() || owed > calls || owed < calls-back*r.len() {
-		harness.Failf("penstock: %d of %d keys are in debt, by %d units together; want all, and %d, less at most %d for each", inDebt, r.len(), owed, calls, back)
+// checkHeld checks that a store holds so many keys, and that none shares state with others.
+func checkHeld(store *penstock.Memory, keys int) {
+	if s := store.Stats(); s.Keys != int64(keys) || s.OverflowDecisions > 0 {
+		harness.Failf("penstock: the store holds %d keys, want %d; %d decisions were of no key of their own", s.Keys, keys, s.OverflowDecisions)
 	}
 }

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -156,8 +154,8 @@ func (b *bench) settings() {
 func settingsShapes() []*shape {
 	shapes := []*shape{
 		{name: "INCR", words: []string{"INCR", "i" + numberMark}, perKey: 1, lasting: true},
-		scripted("hash log, by its text", rivalscripts.HashLog, []string{"h" + numberMark}, numberMark, "30000", "2").unscripted(),
-		scripted("zset log, by its text", rivalscripts.ZsetLog, []string{"z" + numberMark}, numberMark, "30000", "2").unscripted(),
+		scripted("hash log, by its text", rivalscripts.HashLog, "", []string{"h" + numberMark}, numberMark, "30000", "2").unscripted(),
+		scripted("zset log, by its text", rivalscripts.ZsetLog, "", []string{"z" + numberMark}, numberMark, "30000", "2").unscripted(),
 	}
 	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.SlidingWindow, penstock.SlidingLog} {
 		shapes = append(shapes, ourShape(numberMark, penstock.Limit{Count: 2, Period: 30 * time.Second, Algorithm: a}, 1))
@@ -186,7 +184,7 @@ func (b *bench) instructions() {
 		b.Fatalf("valgrind is needed; on Debian: apt-get install valgrind: %w", err)
 	}
 	wrapper := []string{"valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=callgrind.out"}
-	v := &simulated{server: b.startServer(wrapper, "--hz", "1")} // what it does besides is not to be counted
+	v := simulated{b.startServer(wrapper, "--hz", "1")} // what it does besides is not to be counted
 	t := b.Table("Instructions of the server, counted by callgrind", "shape", "server instructions each", "to INCR")
 	incr := 0.0
 	for i, s := range shapes {
@@ -204,15 +202,12 @@ func (b *bench) instructions() {
 }
 
 // A simulated server runs under callgrind.
-type simulated struct {
-	*server
-	dumps int
-}
+type simulated struct{ *server }
 
 // count returns the instructions of one decision, on existing keys. It subtracts two
 // loads of different lengths, which removes the constant cost of a load: its
 // connections.
-func (v *simulated) count(s *shape, decisions int) float64 {
+func (v simulated) count(s *shape, decisions int) float64 {
 	const keys = 200
 	s.fillFresh(v.server, keys, 1)
 	short := harness.RedisBenchmark{Connections: 4, Pipeline: 16, Requests: decisions, Keys: keys}
@@ -227,7 +222,7 @@ func (v *simulated) count(s *shape, decisions int) float64 {
 }
 
 // under returns the instructions that the server executes under a load.
-func (v *simulated) under(s *shape, run harness.RedisBenchmark) int {
+func (v simulated) under(s *shape, run harness.RedisBenchmark) int {
 	before := v.info()
 	v.control("-i", "on")
 	harness.Must(run.Run(v.Port, s.open()))
@@ -236,7 +231,7 @@ func (v *simulated) under(s *shape, run harness.RedisBenchmark) int {
 	return v.dump()
 }
 
-func (v *simulated) control(words ...string) {
+func (v simulated) control(words ...string) {
 	out, err := exec.Command("callgrind_control", append(words, strconv.Itoa(v.PID()))...).CombinedOutput()
 	if err != nil {
 		harness.Check(fmt.Errorf("callgrind_control %s: %w: %s", words, err, out))
@@ -244,27 +239,27 @@ func (v *simulated) control(words ...string) {
 }
 
 // dump makes callgrind write its counters to a file and reset them.
-func (v *simulated) dump() int {
+func (v simulated) dump() int {
 	v.control("-d")
-	v.dumps++
-	if paths := harness.Must(filepath.Glob(v.File("callgrind.out.*"))); len(paths) != v.dumps {
-		harness.Check(fmt.Errorf("callgrind wrote %d files, want %d: %q", len(paths), v.dumps, paths))
+	paths := harness.Must(filepath.Glob(v.File("callgrind.out.*")))
+	if len(paths) != 1 {
+		harness.Failf("callgrind wrote %d files, want one: %q", len(paths), paths)
 	}
-	return harness.Must(readTotal(v.File(fmt.Sprintf("callgrind.out.%d", v.dumps))))
+	defer func() { harness.Check(os.Remove(paths[0])) }()
+	return harness.Must(readTotal(paths[0]))
 }
+
+var totals = regexp.MustCompile(`(?m)^totals: (\d+)$`)
 
 // readTotal returns the number of instructions in a file of callgrind.
 func readTotal(path string) (int, error) {
-	f, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if total, ok := strings.CutPrefix(lines.Text(), "totals: "); ok {
-			return strconv.Atoi(strings.TrimSpace(total))
-		}
+	total := totals.FindSubmatch(text)
+	if total == nil {
+		return 0, fmt.Errorf("%s: no total", path)
 	}
-	return 0, errors.Join(lines.Err(), fmt.Errorf("%s: no total", path))
+	return strconv.Atoi(string(total[1]))
 }

@@ -42,20 +42,18 @@ const (
 
 // at returns the command for a key at a time, in milliseconds from some start.
 func (s *shape) at(number, at int) []string {
-	digits := fmt.Sprintf("%012d", number)
-	return s.replaced(at, func(w string) string { return strings.ReplaceAll(w, numberMark, digits) })
+	return s.replaced(strings.NewReplacer(numberMark, fmt.Sprintf("%012d", number), timeMark, strconv.Itoa(firstTime+at)))
 }
 
 // open returns the command at the first time, with the placeholder of the key.
 func (s *shape) open() []string {
-	return s.replaced(0, func(w string) string { return w })
+	return s.replaced(strings.NewReplacer(timeMark, strconv.Itoa(firstTime)))
 }
 
-func (s *shape) replaced(at int, number func(string) string) []string {
+func (s *shape) replaced(marks *strings.Replacer) []string {
 	words := slices.Clone(s.words)
-	now := strconv.Itoa(firstTime + at)
 	for i, w := range words {
-		words[i] = number(strings.ReplaceAll(w, timeMark, now))
+		words[i] = marks.Replace(w)
 	}
 	return words
 }
@@ -66,11 +64,11 @@ const firstTime = 1_700_000_000_000
 // command returns the name of the shape's command as the server counts it.
 func (s *shape) command() string { return strings.ToLower(s.words[0]) }
 
-// scripted returns a shape that runs a script on keys.
-func scripted(name, text string, keys []string, args ...string) *shape {
+// scripted returns a shape that runs a script on keys, and this command for a grant.
+func scripted(name, text, write string, keys []string, args ...string) *shape {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
 	words := append([]string{"EVALSHA", hex.EncodeToString(sum[:]), strconv.Itoa(len(keys))}, keys...)
-	return &shape{name: name, text: text, words: append(words, args...), times: 1, perKey: len(keys)}
+	return &shape{name: name, text: text, write: write, words: append(words, args...), times: 1, perKey: len(keys)}
 }
 
 // unscripted returns the shape that sends the script's text with each call.
@@ -83,9 +81,7 @@ func (s *shape) unscripted() *shape {
 // ourShape returns the command that the store sends for a take of some units.
 func ourShape(key string, limit penstock.Limit, cost int64) *shape {
 	call := harness.StoreCall(penstock.Request{Key: key, Limit: limit, Cost: cost})
-	s := scripted("penstock "+limit.Algorithm.String(), call.Script.Text, call.Keys, call.Args...)
-	s.write = "incrby"
-	return s
+	return scripted("penstock "+limit.Algorithm.String(), call.Script.Text, "incrby", call.Keys, call.Args...)
 }
 
 // keyOf returns a key of 20 bytes with three letters that are unique to a shape, and a
@@ -105,20 +101,16 @@ const largeLimit = "1000000"
 
 // designShapes are common designs of limiters on Redis.
 func designShapes() []*shape {
-	hash := scripted("hash log", rivalscripts.HashLog, []string{keyOf("hsh")}, timeMark, "3600000", largeLimit)
-	hash.write = "hincrby"
-	zset := scripted("zset log", rivalscripts.ZsetLog, []string{keyOf("zst")}, timeMark, "3600000", largeLimit)
-	zset.write = "zadd"
-	fixed := scripted("Istio fixed window", rivalscripts.IstioFixedWindow, []string{keyOf("ifx")},
-		largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, "")
-	fixed.write = "hmset"
-	rolling := scripted("Istio rolling window", rivalscripts.IstioRollingWindow, []string{keyOf("irl"), keyOf("ird")},
-		largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, "")
-	rolling.write, rolling.times = "hincrby", 2
-	rolling.perKey = 1 // its set comes with the second bucket
-	gozero := scripted("go-zero period", rivalscripts.GoZeroPeriod, []string{keyOf("per")}, largeLimit, "3600")
-	gozero.write = "incrby"
-	return []*shape{hash, zset, fixed, rolling, gozero}
+	istio := []string{largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, ""}
+	rolling := scripted("Istio rolling window", rivalscripts.IstioRollingWindow, "hincrby", []string{keyOf("irl"), keyOf("ird")}, istio...)
+	rolling.times, rolling.perKey = 2, 1 // its set comes with the second bucket
+	return []*shape{
+		scripted("hash log", rivalscripts.HashLog, "hincrby", []string{keyOf("hsh")}, timeMark, "3600000", largeLimit),
+		scripted("zset log", rivalscripts.ZsetLog, "zadd", []string{keyOf("zst")}, timeMark, "3600000", largeLimit),
+		scripted("Istio fixed window", rivalscripts.IstioFixedWindow, "hmset", []string{keyOf("ifx")}, istio...),
+		rolling,
+		scripted("go-zero period", rivalscripts.GoZeroPeriod, "incrby", []string{keyOf("per")}, largeLimit, "3600"),
+	}
 }
 
 // The floors: a command without decision, one that writes, and one with a script.
@@ -133,7 +125,7 @@ func incrShape() *shape {
 const trivialScript = "return 1"
 
 func trivialShape() *shape {
-	s := scripted("trivial EVALSHA", trivialScript, []string{keyOf("nop")})
+	s := scripted("trivial EVALSHA", trivialScript, "", []string{keyOf("nop")})
 	s.perKey = 0
 	return s
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
-	"github.com/penstock-io/penstock/redisstore"
 )
 
 // largeCount is above the integers that Redis shares between keys.
@@ -79,8 +78,7 @@ func (b *bench) logWeights() {
 
 // verifySpent ends the case unless the limit is used up on every key.
 func (b *bench) verifySpent(limit penstock.Limit, n int) {
-	store := harness.Must(redisstore.Open(context.Background(), "redis://"+b.server.Addr, &redisstore.Options{Timeout: callTimeout}))
-	defer store.Close()
+	store := b.OpenStore("redis://"+b.server.Addr, callTimeout)
 	for _, key := range keyNames("user:pen", n) {
 		d := harness.Must(store.Take(context.Background(), penstock.Request{Key: key, Limit: limit}))
 		if d.Remaining != 0 {

@@ -65,7 +65,7 @@ func TestSubjectFailsOnWrongResponse(t *testing.T) {
 		t.Errorf("rate %v, p99 %v", s.Of("rate"), s.Of("p99"))
 	}
 	refuse := func(int) error { return os.ErrInvalid }
-	if err := s.measure(10*time.Millisecond, loadByCallers(refuse)); err == nil {
+	if err := harness.Try(func() { newSubject(&process{}, nil, loadByCallers(refuse)).turn(10 * time.Millisecond) }); err == nil {
 		t.Error("a wrong response was not an error")
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -248,9 +249,7 @@ func (b *bench) startRatelimit(redis *process) *process {
 	dir := filepath.Dir(b.daemon)
 	install := exec.Command("go", "install", "github.com/envoyproxy/ratelimit/src/service_cmd@"+ratelimitVersion)
 	install.Dir, install.Env = dir, append(os.Environ(), "GOBIN="+dir, "GOFLAGS=-mod=mod")
-	if out, err := install.CombinedOutput(); err != nil {
-		b.Fatalf("building envoyproxy/ratelimit: %w\n%s", err, out)
-	}
+	harness.Output(install)
 	cmd := exec.Command(filepath.Join(dir, "service_cmd"))
 	addr, env := ratelimitEnv(redis, "RUNTIME_ROOT="+filepath.Dir(filepath.Dir(config)), "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
 		"DISABLE_STATS=true")
@@ -361,4 +360,54 @@ func (c *rlsCheck) sums(now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// An addition is something that a daemon does beside its decisions. It is compared with the same daemon without it, by
+// the processor time that a call costs the daemon and its Redis.
+type addition struct {
+	title   string
+	limit   string // of the only rule, which never denies
+	added   string // the same with the addition; default: no different
+	flags   []string
+	onRedis bool
+	most    float64
+}
+
+func (b *bench) additions() []addition {
+	const limit, also = "limit: 1/24h burst=20000", ", also: 1/12h burst=20000"
+	const candidate = ", candidate: 2/24h burst=10000"
+	recordings := b.file("recordings/none", "")
+	tried := b.file("tried/bench.yaml", "domain: bench\ndescriptors: [{key: user, limit: 2/24h burst=10000}]\n")
+	return []addition{
+		{title: "a candidate, on Redis", limit: limit, added: limit + candidate, onRedis: true, most: 1.6},
+		{title: "a candidate beside two limits, on Redis", limit: limit + also, added: limit + also + candidate, onRedis: true, most: 1.6},
+		{title: "--candidate-rules, on Redis", limit: limit, flags: []string{"--candidate-rules", tried}, onRedis: true, most: 1.6},
+		{title: "--record", limit: limit, flags: []string{"--record", recordings + ".d"}, most: 1.05},
+	}
+}
+
+// compareAdditions compares a daemon with each addition with the same daemon without it.
+func (b *bench) compareAdditions() {
+	for _, a := range b.additions() {
+		var redis *process
+		var stops []func()
+		serve := func(name, limit string, flags ...string) *subject {
+			rules := b.file(name+"/bench.yaml", fmt.Sprintf("domain: bench\ndescriptors: [{key: user, %s}]\n", limit))
+			if redis != nil {
+				flags = append(flags, "--store", "redis://"+redis.addr, "--redis-prefix", name, "--redis-timeout", "10s")
+			}
+			daemon := b.serve("grpc", append(flags, "--rules", rules)...)
+			daemon.name, stops = name, append(stops, daemon.stop)
+			return b.rlsSubject(daemon, redis, oneDescriptor)
+		}
+		if a.onRedis {
+			redis = b.startRedis()
+		}
+		without, with := serve("without", a.limit), serve("with", cmp.Or(a.added, a.limit), a.flags...)
+		b.takeTurns(a.title, without, with)
+		b.FindAtMost(a.title, with.To(without, "served"), a.most, "the processor time without")
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/penstock-io/penstock/bench/internal/harness"
 )
@@ -79,3 +80,31 @@ func numbers(cells ...string) []float64 {
 	}
 	return values
 }
+
+// chinese has the labels of the pictures that the Chinese documents show. Numbers and names stay as they are.
+var chinese = strings.NewReplacer(
+	"window edge", "窗口边界",
+	"most in any second", "任意一秒内最多",
+	"The same 60 requests under 10 a second, by algorithm", "同样的 60 个请求，限额每秒 10 个，各算法的结果",
+	"Tall: admitted at that instant (leaky bucket: acts). Short: denied.", "高：在该时刻放行（漏桶：实际执行）；矮：拒绝。",
+	"Nanoseconds a decision, by number of keys (lower is better)", "每次判定的纳秒数与 key 数量的关系（越低越好）",
+	">1 million<", ">100 万<",
+	">100,000<", ">10 万<",
+	">10,000<", ">1 万<",
+	">floor, ", ">下限（读一次时钟加一次 CAS），",
+	"Units admitted while Redis is killed and comes back empty", "Redis 被杀、重启后为空，其间放行的数量",
+	"Two processes, one key under 100 a second, 500 requests a second offered. No caller sees an error.",
+	"两个进程，一个 key，限额每秒 100，每秒来 500 个请求。调用方看不到任何错误。",
+	"Units admitted by three regions under one limit of 1000 a minute", "三个地域共用一个限额（每分钟 1000）时放行的数量",
+	"At first one region asks for twice the limit, then all rest, then all ask at once. Round trips of 1, 80 and 200 ms, simulated.",
+	"先是一个地域要两倍的限额，随后都停下来，最后一齐请求。往返时间 1、80、200 毫秒，仿真。",
+	">counters, 1 s late, ", ">计数器，晚 1 秒同步，",
+	">one store, ", ">单一存储，",
+	">a third each, ", ">各分三分之一，",
+	">Redis is down<", ">Redis 宕机<",
+	">admitted<", ">实际放行<",
+	">bound<", ">上界<",
+)
+
+// chineseFolder is where they are, below the folder of the others.
+const chineseFolder = "zh-CN"

@@ -133,9 +133,9 @@ func TestVerifyKeysCatchesMissingKeys(t *testing.T) {
 		came harness.Info
 		ok   bool
 	}{
-		"all":               {harness.Info{Keys: 10, Expires: 10}, true},
-		"one missing":       {harness.Info{Keys: 9, Expires: 9}, false},
-		"one never expires": {harness.Info{Keys: 10, Expires: 9}, false},
+		"all":               {harness.Info{"db0.keys": 10, "db0.expires": 10}, true},
+		"one missing":       {harness.Info{"db0.keys": 9, "db0.expires": 9}, false},
+		"one never expires": {harness.Info{"db0.keys": 10, "db0.expires": 9}, false},
 	} {
 		if err := s.verifyKeys(c.came, 10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
@@ -146,14 +146,14 @@ func TestVerifyKeysCatchesMissingKeys(t *testing.T) {
 func TestVerifyGrantsCatchesDenialsAndFailures(t *testing.T) {
 	s := designShapes()[3] // two writes a grant
 	for name, c := range map[string]struct {
-		commands map[string]harness.CommandStats
+		commands harness.Info
 		ok       bool
 	}{
-		"all granted":     {map[string]harness.CommandStats{"hincrby": {Calls: 20}}, true},
-		"one denied":      {map[string]harness.CommandStats{"hincrby": {Calls: 18}}, false},
-		"a script failed": {map[string]harness.CommandStats{"hincrby": {Calls: 20}, "evalsha": {Calls: 11, Failed: 1}}, false},
+		"all granted":     {harness.Info{"cmdstat_hincrby.calls": 20}, true},
+		"one denied":      {harness.Info{"cmdstat_hincrby.calls": 18}, false},
+		"a script failed": {harness.Info{"cmdstat_hincrby.calls": 20, "cmdstat_evalsha.failed_calls": 1}, false},
 	} {
-		if err := s.verifyGrants(harness.Info{Commands: c.commands}, 10); (err == nil) != c.ok {
+		if err := s.verifyGrants(c.commands, 10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}

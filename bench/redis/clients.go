@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 // goroutines is the number of concurrent callers, as in a busy server.
@@ -82,12 +86,12 @@ func (b *bench) newClient(l library, keys []string) *client {
 	c := &client{library: l, limiter: l.open(b.server.Addr, ample), keys: keys, ctx: context.Background()}
 	c.Load = newLoad(l.name, goroutines, func() map[string]float64 {
 		user, system := harness.Processor()
-		return map[string]float64{"client": user + system, "server": 1e6 * b.server.info().CPU}
+		return map[string]float64{"client": user + system, "server": b.server.info().Processor()}
 	}, func(i int) (bool, error) { return c.limiter.take(c.ctx, keys[i%len(keys)]) })
 	c.Run(len(keys))
 	d, want := b.server.info().Since(before), l.perKey*len(keys)
-	if d.Keys != want || (d.Expires != want && !l.lasting()) {
-		b.Fatalf("%s: %d new keys, %d with an expiry; want %d", l.name, d.Keys, d.Expires, want)
+	if d.Keys() != want || (d.Expires() != want && !l.lasting()) {
+		b.Fatalf("%s: %d new keys, %d with an expiry; want %d", l.name, d.Keys(), d.Expires(), want)
 	}
 	harness.Check(c.Total.Verify(c.Name, len(keys), false))
 	return c
@@ -147,7 +151,113 @@ func (b *bench) verifyGrants(clients []*client) {
 			lasting += len(c.keys)
 		}
 	}
-	if i := b.server.info(); i.Keys-i.Expires != lasting {
-		b.Fatalf("%d of %d keys have no expiry, want %d", i.Keys-i.Expires, i.Keys, lasting)
+	if i := b.server.info(); i.Keys()-i.Expires() != lasting {
+		b.Fatalf("%d of %d keys have no expiry, want %d", i.Keys()-i.Expires(), i.Keys(), lasting)
 	}
+}
+
+// A place is where keys are: a server, or a Cluster.
+type place struct {
+	name          string
+	url           string
+	nodes, copies []*redistest.Server // primaries, and their replicas
+}
+
+// splitKeys are the numbers of keys of a call.
+var splitKeys = []int{1, 3, 5}
+
+// split measures where the time of a call goes: in a server with batches, in one to which
+// every call is a script of its own, in a Cluster of three shards with replicas, and in a
+// server with a replica, because a write costs a primary more that has one.
+func (b *bench) split() {
+	var all []*harness.Load
+	var keys []int
+	for _, p := range b.places() {
+		for _, n := range splitKeys {
+			all, keys = append(all, b.splitSubject(p, n, b.Size(10_000, 200))), append(keys, n)
+		}
+	}
+	b.Logf("split: %d rounds of %s for each of %d kinds of calls", b.Rounds, 5*b.Turn, len(all))
+	harness.TakeTurns(b.Rounds, all...)
+	for _, s := range all {
+		harness.Check(s.Total.Verify(s.Name, 1, false))
+	}
+	t := b.Table(fmt.Sprintf("Processor time of a call by one program with %d goroutines: medians of the rounds", goroutines),
+		"where", "keys of a call", "thousand calls a second", "client µs a call", "kernel, for the client", "primaries", "replicas", "in all")
+	for i, c := range all {
+		row := []any{c.Name, keys[i], harness.Decimals(0)(c.Median("rate") / 1000)}
+		t.Row(append(row, c.Medians(1, "client", "kernel", "primaries", "replicas", "in all")...)...)
+	}
+	b.findSplits(all)
+}
+
+// findSplits compares the contenders, which are three of each place.
+func (b *bench) findSplits(all []*harness.Load) {
+	title := fmt.Sprintf("TakeAll of three keys, %d goroutines", goroutines)
+	b.FindAtLeast(title, all[1].To(all[0], "rate"), 0.5, "the rate of single takes")
+	batched := all[1].Median("primaries")
+	b.Find(title+", redis-server", "≤ 14 µs a call", batched <= 14, "%.1f µs", batched)
+}
+
+// places returns the places. A server decides in batches, a Cluster does not.
+func (b *bench) places() []place {
+	cluster := redistest.StartCluster(b)
+	primary := redistest.StartForTest(b, redistest.Options{})
+	replica := redistest.StartForTest(b, redistest.Options{Args: []string{"--replicaof", "127.0.0.1", strconv.Itoa(primary.Port)}})
+	redistest.WaitFor(b, "the replica follows its primary", func() bool { return redistest.MustCommand(b, primary, "WAIT", "1", "1000") == "1" })
+	single := b.server.Server
+	return []place{
+		{name: "a server, in batches", url: "redis://" + single.Addr, nodes: []*redistest.Server{single}},
+		{name: "a Cluster", url: cluster.URL(), nodes: cluster.Nodes[:redistest.Shards], copies: cluster.Nodes[redistest.Shards:]},
+		{
+			name: "a server with a replica, in batches", url: "redis://" + primary.Addr,
+			nodes: []*redistest.Server{primary}, copies: []*redistest.Server{replica},
+		},
+	}
+}
+
+// splitSubject opens a store at a place, takes from each key once, and returns calls that take from one or
+// more keys at once for about as long as a turn.
+func (b *bench) splitSubject(p place, keys, calls int) *harness.Load {
+	o := &redisstore.Options{Timeout: callTimeout, Prefix: fmt.Sprintf("s%d-%d", keys, len(p.name))}
+	store := harness.Must(redisstore.Open(context.Background(), p.url, o))
+	b.Cleanup(store.Close)
+	requests := make([][]penstock.Request, calls)
+	for i := range requests {
+		for k := range keys {
+			requests[i] = append(requests[i], penstock.Request{
+				Key: fmt.Sprintf("key%d:%014d", k, i), Cost: 1,
+				Limit: penstock.Limit{Count: 1, Period: ample.every, Burst: ample.burst, Name: strconv.Itoa(k)},
+			})
+		}
+	}
+	s := newLoad(p.name, goroutines, p.spent, func(i int) (bool, error) { return takeAll(store, requests[i%calls]) })
+	s.Run(calls)
+	s.Calibrate(5*b.Turn, goroutines)
+	return s
+}
+
+// takeAll takes from one key, or from some at once.
+func takeAll(store *redisstore.Store, rs []penstock.Request) (allowed bool, err error) {
+	var room [8]penstock.Decision
+	ds := room[:len(rs)]
+	if len(rs) == 1 {
+		ds[0], err = store.Take(context.Background(), rs[0])
+	} else {
+		err = store.TakeAll(context.Background(), rs, ds)
+	}
+	return err == nil && penstock.Tightest(ds).Allowed, err
+}
+
+// spent returns the processor time so far, in microseconds: in this process and in the kernel on its
+// behalf, in primaries, and in replicas.
+func (p place) spent() map[string]float64 {
+	user, system := harness.Processor()
+	s := map[string]float64{"client": user, "kernel": system, "primaries": 0, "replicas": 0}
+	for figure, servers := range map[string][]*redistest.Server{"primaries": p.nodes, "replicas": p.copies} {
+		for _, server := range servers {
+			s[figure] += harness.ParseInfo(harness.Must(server.Command("INFO", "cpu"))).Processor()
+		}
+	}
+	return s
 }

@@ -23,7 +23,7 @@ func (b *bench) weigh(srv *server, where string, s *shape, n, times int) float64
 
 // addWeight adds a row to the table, and returns the memory of a key.
 func (b *bench) addWeight(name, where string, keys int, d harness.Info) float64 {
-	bytes := float64(d.Memory) / float64(keys)
+	bytes := d["used_memory"] / float64(keys)
 	b.Table("Memory: used_memory of the server, every key live", "shape", "where", "keys", "bytes a key").
 		Row(name, where, harness.Thousands(keys), harness.Decimals(1)(bytes))
 	return bytes

@@ -1,12 +1,11 @@
 package harness
 
 import (
-	"bytes"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,113 +37,85 @@ type RedisBenchmark struct {
 }
 
 // Run sends a command to the server at a port and returns the requests a second.
-func (b RedisBenchmark) Run(port int, command []string) (float64, error) {
+func (b RedisBenchmark) Run(port int, command []string) float64 {
 	words := append([]string{
 		"-p", strconv.Itoa(port), "--csv", "-c", strconv.Itoa(b.Connections), "-P", strconv.Itoa(b.Pipeline),
 		"-n", strconv.Itoa(b.Requests), "-r", strconv.Itoa(b.Keys),
 	}, command...)
-	var stderr bytes.Buffer
-	cmd := exec.Command("redis-benchmark", words...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return 0, fmt.Errorf("redis-benchmark: %w: %s", err, &stderr)
-	}
-	return benchmarkRate(out)
+	return Must(benchmarkRate(Output(exec.Command("redis-benchmark", words...))))
 }
 
 // Sent returns how many requests are sent: whole pipelines.
 func (b RedisBenchmark) Sent() int { return (b.Requests + b.Pipeline - 1) / b.Pipeline * b.Pipeline }
 
-// benchmarkRate returns the requests a second in the output of redis-benchmark --csv.
-// The command is the first column, with unescaped quotes and commas.
-func benchmarkRate(out []byte) (float64, error) {
-	const columns = 8
-	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	last := lines[len(lines)-1]
-	r := csv.NewReader(bytes.NewReader(last))
-	r.LazyQuotes = true
-	cells, err := r.Read()
-	if err != nil || len(cells) < columns {
-		return 0, fmt.Errorf("unexpected output of redis-benchmark: %q", last)
+// ratePattern finds the requests a second: the first of seven figures at the end of the output of
+// redis-benchmark --csv, after the command, which has unescaped quotes and commas.
+var ratePattern = regexp.MustCompile(`"([0-9.]+)"(?:,"[0-9.]+"){6}\s*$`)
+
+func benchmarkRate(out string) (float64, error) {
+	rate := ratePattern.FindStringSubmatch(out)
+	if rate == nil {
+		return 0, fmt.Errorf("unexpected output of redis-benchmark: %q", out)
 	}
-	return strconv.ParseFloat(cells[len(cells)-columns+1], 64)
+	return strconv.ParseFloat(rate[1], 64)
 }
 
-// Info is the INFO of a Redis server.
-type Info struct {
-	Keys, Expires int
-	Memory        int                     // bytes in use
-	CPU           float64                 // seconds, of the system's too
-	Commands      map[string]CommandStats // by name, in lower case
-}
-
-// CommandStats are the counters of one command, including calls from scripts.
-type CommandStats struct{ Calls, Micros, Failed int }
+// Info is the numbers in the INFO of a Redis server, by name; those in lists such as db0:keys=3,expires=3 by
+// the names of both, "db0.keys".
+type Info map[string]float64
 
 // InfoOf returns the INFO of a server.
-func InfoOf(s *redistest.Server) Info {
-	return Must(ParseInfo(Must(s.Command("INFO", "everything"))))
-}
+func InfoOf(s *redistest.Server) Info { return ParseInfo(Must(s.Command("INFO", "everything"))) }
 
 // ParseInfo parses the reply to INFO.
-func ParseInfo(text string) (Info, error) {
-	i := Info{Commands: map[string]CommandStats{}}
-	var err error
+func ParseInfo(text string) Info {
+	i := Info{}
 	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		command, isCommand := strings.CutPrefix(name, "cmdstat_")
-		switch {
-		case name == "used_memory":
-			i.Memory, err = strconv.Atoi(value)
-		case name == "used_cpu_user", name == "used_cpu_sys":
-			var seconds float64
-			seconds, err = strconv.ParseFloat(value, 64)
-			i.CPU += seconds
-		case name == "db0":
-			f := infoFields(value)
-			i.Keys, i.Expires = f["keys"], f["expires"]
-		case isCommand:
-			f := infoFields(value)
-			i.Commands[command] = CommandStats{f["calls"], f["usec"], f["failed_calls"] + f["rejected_calls"]}
-		}
-		if err != nil {
-			return i, fmt.Errorf("INFO has %s:%s: %w", name, value, err)
+		name, values, _ := strings.Cut(strings.TrimSpace(line), ":")
+		for _, value := range strings.Split(values, ",") {
+			field, number, inList := strings.Cut(value, "=")
+			if !inList {
+				field, number = "", value
+			}
+			if x, err := strconv.ParseFloat(number, 64); err == nil {
+				i[strings.TrimSuffix(name+"."+field, ".")] = x
+			}
 		}
 	}
-	return i, nil
-}
-
-// infoFields parses a list such as keys=3,expires=3,avg_ttl=7, and ignores values that are
-// not integers.
-func infoFields(list string) map[string]int {
-	f := map[string]int{}
-	for _, pair := range strings.Split(list, ",") {
-		name, value, _ := strings.Cut(pair, "=")
-		f[name], _ = strconv.Atoi(value)
-	}
-	return f
+	return i
 }
 
 // Since returns the difference to an earlier one.
 func (i Info) Since(before Info) Info {
-	i.Keys -= before.Keys
-	i.Expires -= before.Expires
-	i.Memory -= before.Memory
-	i.CPU -= before.CPU
-	commands := map[string]CommandStats{}
-	for name, c := range i.Commands {
-		b := before.Commands[name]
-		commands[name] = CommandStats{c.Calls - b.Calls, c.Micros - b.Micros, c.Failed - b.Failed}
+	d := Info{}
+	for name, x := range i {
+		d[name] = x - before[name]
 	}
-	i.Commands = commands
-	return i
+	for name, x := range before { // a database without keys has no line
+		if _, still := i[name]; !still {
+			d[name] = -x
+		}
+	}
+	return d
 }
+
+// Keys and Expires are how many keys there are, and how many of them expire.
+func (i Info) Keys() int    { return int(i["db0.keys"]) }
+func (i Info) Expires() int { return int(i["db0.expires"]) }
+
+// Processor returns the processor time, of the system's too, in microseconds.
+func (i Info) Processor() float64 { return 1e6 * (i["used_cpu_user"] + i["used_cpu_sys"]) }
+
+// Calls and Micros are how often a command was called, from scripts too, and for how many microseconds it ran.
+func (i Info) Calls(command string) int  { return int(i["cmdstat_"+command+".calls"]) }
+func (i Info) Micros(command string) int { return int(i["cmdstat_"+command+".usec"]) }
 
 // Failed counts the commands that ended in an error.
 func (i Info) Failed() (n int) {
-	for _, c := range i.Commands {
-		n += c.Failed
+	for name, x := range i {
+		if strings.HasSuffix(name, ".failed_calls") || strings.HasSuffix(name, ".rejected_calls") {
+			n += int(x)
+		}
 	}
 	return n
 }
@@ -152,8 +123,8 @@ func (i Info) Failed() (n int) {
 // Scripts returns how many scripts the server has run, and for how many microseconds.
 func (i Info) Scripts() (calls, micros int) {
 	for _, name := range []string{"eval", "evalsha", "fcall"} {
-		calls += i.Commands[name].Calls
-		micros += i.Commands[name].Micros
+		calls += i.Calls(name)
+		micros += i.Micros(name)
 	}
 	return calls, micros
 }

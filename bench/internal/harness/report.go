@@ -108,17 +108,6 @@ func (fs *Findings) FindAtMost(title string, ratio Spread, most float64, than st
 	fs.Find(title, fmt.Sprintf("≤ %s %s", Times(most), than), ratio.Median <= most, "%s", ratio)
 }
 
-// Missed counts the findings that did not reach their target.
-func (fs Findings) Missed() int {
-	n := 0
-	for _, f := range fs {
-		if f.Target != "" && !f.Met {
-			n++
-		}
-	}
-	return n
-}
-
 // table returns the table of targets. Those of a quick run are not checked.
 func (fs Findings) table(checked bool) *Table {
 	t := &Table{title: "Targets", head: []string{"case", "target", "measured", "result"}}

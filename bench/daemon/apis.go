@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server/client"
 )
 
 // resp compares CL.THROTTLE with redis-server's own INCR, and with the same decision by
@@ -49,7 +50,7 @@ func (b *bench) resp() {
 // redisBenchmark returns a server to which redis-benchmark sends a command. The first turn says how
 // many requests the others take.
 func (b *bench) redisBenchmark(server *process, pipeline int, command []string) *subject {
-	s := &subject{server: server}
+	s := &subject{}
 	s.Name = server.name + " " + command[0]
 	run := harness.RedisBenchmark{Connections: 50, Pipeline: pipeline, Keys: keyCount}
 	port := harness.Must(strconv.Atoi(portOf(server.addr)))
@@ -59,7 +60,7 @@ func (b *bench) redisBenchmark(server *process, pipeline int, command []string) 
 			run.Requests = 20_000
 		}
 		before := server.processor()
-		rate := harness.Must(run.Run(port, command))
+		rate := run.Run(port, command)
 		s.Add("rate", rate)
 		s.Add("server", (server.processor()-before)/float64(run.Requests))
 		if isFirst {
@@ -148,4 +149,121 @@ func fill(client *goredis.Client, keys int) {
 		}
 		throttle(client, names, []any{int64(0), int64(10), int64(9), int64(-1), int64(3600)}, 9, 1, 3600)
 	}
+}
+
+const (
+	overridingDaemons = 3
+	importSize        = 10_000 // the most in one import
+	overrideCallers   = 8      // that each daemon answers meanwhile
+)
+
+const overrideRules = "domain: edge\ndescriptors:\n  - {key: user, limit: 1000000000/1s}\n"
+
+// An overridden is a daemon whose overrides are changed. Its address is that of the HTTP API.
+type overridden struct {
+	*process
+	admin  string
+	client *client.Client
+}
+
+// overrides measures how long it takes until three daemons under load decide by a change,
+// and until all overrides are in a Redis that was killed and has come back without them.
+func (b *bench) overrides() {
+	count, changes := b.Size(100_000, 1000), b.Size(30, 3)
+	redis := redistest.StartForTest(b, redistest.Options{})
+	daemons := b.serveOverridden(redis)
+	b.Logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
+	daemons[0].importOverrides(count - changes)
+	stop := loadAll(daemons)
+	defer func() { _ = stop() }()
+	slowest := b.change(daemons, changes)
+	harness.Check(stop())
+	b.Find("an override is in force on 3 daemons under load, of 100,000", "≤ 1 s after its answer, each of them",
+		slowest <= time.Second, "the slowest of %d after %.2f s", changes, slowest.Seconds())
+
+	redis.Kill()
+	harness.Check(redis.Restart())
+	restarted := time.Now()
+	redistest.WaitFor(b, "all overrides are in Redis", func() bool {
+		n, err := strconv.Atoi(harness.Must(redis.Command("HLEN", "p:overrides")))
+		return err == nil && n >= count
+	})
+	b.Find("Redis is killed and restarts empty", "the daemons write all overrides again", true, "%d after %.1f s", count, time.Since(restarted).Seconds())
+}
+
+// serveOverridden starts the daemons.
+func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
+	timeout := harness.Scale(b.Run, "1s", "10s") // a test is not about a Redis that is late
+	rules := b.file("overridden/bench.yaml", overrideRules)
+	for range overridingDaemons {
+		admin := freeAddr()
+		p := b.serve("http", "--admin", admin, "--rules", rules, "--store", "redis://"+redis.Addr, "--redis-timeout", timeout)
+		b.awaitListener(p, admin) // it is opened after that of the HTTP API
+		all = append(all, overridden{p, admin, harness.Must(client.New("http://"+p.addr, nil))})
+	}
+	return all
+}
+
+// importOverrides bans users of whom no request comes.
+func (d overridden) importOverrides(count int) {
+	for first := 0; first < count; first += importSize {
+		var table strings.Builder
+		table.WriteString("rule,key,limit\n")
+		for i := first; i < min(first+importSize, count); i++ {
+			fmt.Fprintf(&table, "edge/user,other-%d,ban\n", i)
+		}
+		d.put("text/csv", table.String())
+	}
+}
+
+// put sets overrides.
+func (d overridden) put(contentType, body string) {
+	request := harness.Must(http.NewRequest(http.MethodPut, "http://"+d.admin+"/v1/overrides?reason=benchmark", strings.NewReader(body)))
+	request.Header.Set("Content-Type", contentType)
+	response := harness.Must(http.DefaultClient.Do(request))
+	defer func() { _ = response.Body.Close() }()
+	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
+		harness.Check(fmt.Errorf("PUT /v1/overrides: %s: %s", response.Status, text))
+	}
+}
+
+// takes reports whether a user's request is granted.
+func (d overridden) takes(user string) (bool, error) {
+	entries := []client.Entry{{Key: "user", Value: user}}
+	response, err := d.client.Do(context.Background(), client.TakeRequest{Domain: "edge", Cost: 1, Descriptors: []client.Descriptor{{Entries: entries}}})
+	return response.Allowed, err
+}
+
+// change bans one user after the other, on one daemon after the other, and returns the
+// longest time from an answer to a denial by the last daemon.
+func (b *bench) change(daemons []overridden, changes int) (slowest time.Duration) {
+	for i := range changes {
+		user := fmt.Sprintf("banned-%d", i)
+		if allowed, err := daemons[0].takes(user); !allowed || err != nil {
+			harness.Check(fmt.Errorf("%s before the ban: allowed is %t, %w", user, allowed, err))
+		}
+		daemons[i%len(daemons)].put("application/json", fmt.Sprintf(`{"rule": "edge/user", "key": %q, "limit": "ban", "reason": "benchmark"}`, user))
+		banned := time.Now()
+		for _, d := range daemons {
+			redistest.WaitFor(b, user+" is banned at "+d.addr, func() bool { return !harness.Must(d.takes(user)) })
+		}
+		slowest = max(slowest, time.Since(banned))
+	}
+	return slowest
+}
+
+// loadAll sends requests to all daemons until it is stopped, and returns the errors of callers.
+func loadAll(daemons []overridden) (stop func() error) {
+	return harness.Background(func(stopped func() bool) error {
+		_, err := harness.Concurrently(len(daemons)*overrideCallers, func(caller int) error {
+			for n := 0; !stopped(); n++ {
+				allowed, err := daemons[caller%len(daemons)].takes(fmt.Sprintf("user-%d-%d", caller, n%1000))
+				if err != nil || !allowed {
+					return fmt.Errorf("a request of the load: allowed is %t, %w", allowed, err)
+				}
+			}
+			return nil
+		})
+		return err
+	})
 }

@@ -69,7 +69,7 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	return b.Main(args, []harness.Case{
 		{Name: "cost", Run: b.cost},
 		{Name: "real", Run: b.realServers},
-		{Name: "virtual server", Run: b.servers(virtualServers)},
+		{Name: "virtual server", Run: b.virtualServers},
 		{Name: "one processor", Run: b.processor},
 		{Name: "scenarios 1", Run: func() { b.scenarios(1) }},
 		{Name: "scenarios 2", Run: func() { b.scenarios(2) }},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -14,10 +15,14 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/penstock-io/penstock/bench/internal/harness"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/simulation/simserver"
 	"github.com/penstock-io/penstock/overload"
 )
 
@@ -150,4 +155,97 @@ func startServer(c serverConfig) *serverProcess {
 func (s *serverProcess) stop() {
 	_ = s.stdin.Close()
 	_ = s.cmd.Wait() // its status says nothing about the measurement
+}
+
+// A generator is clients of an HTTP server. A latency counts from when the request was due, so a
+// generator that is late hides nothing.
+type generator struct {
+	clients
+	url    string
+	client *http.Client
+	delay  []time.Duration // by which requests were sent too late
+}
+
+// newGenerator returns clients that dial as usual, or by a function.
+func newGenerator(url string, dial func(context.Context, string, string) (net.Conn, error)) *generator {
+	transport := &http.Transport{MaxIdleConnsPerHost: 10_000, DisableCompression: true, DialContext: dial}
+	return &generator{url: url, client: &http.Client{Transport: transport, Timeout: patience}}
+}
+
+// run sends requests until the end, and waits for the answers.
+func (g *generator) run(rate simserver.Rate, length time.Duration, seed int) {
+	g.send(rate, newRandom(seed), length, func(due time.Duration) {
+		g.delay = append(g.delay, time.Since(g.begin)-due)
+		g.calls.Go(func() {
+			status, err := g.get()
+			latency := time.Since(g.begin) - due
+			if err != nil {
+				latency = gaveUp
+			} else if status == http.StatusServiceUnavailable && latency <= patience {
+				latency = refused
+			}
+			g.record(latency, false)
+		})
+	})
+	g.calls.Wait()
+	g.client.CloseIdleConnections()
+}
+
+// lateness is the 99th percentile of how late requests were sent. It says how much other load
+// on the machine disturbed the measurement.
+func (g *generator) lateness() time.Duration { return harness.Quantile(g.delay, 0.99) }
+
+func (g *generator) get() (status int, err error) {
+	resp, err := g.client.Get(g.url)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+// virtualServers is an HTTP server in virtual time, over connections in memory. Its workers are exact, and neither
+// they nor the clients wait for a processor, so the figures do not depend on the machine.
+func (b *bench) virtualServers() {
+	const kind, title = "HTTP server in virtual time", "An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean: " +
+		"share of the capacity served in ten times that, p99 beside that of an idle server, refused"
+	config := serverConfig{Workers: 10, Mean: 50 * time.Millisecond}
+	capacity, idle := float64(config.Workers)/config.Mean.Seconds(), float64(p99OfIdle(config.Mean))
+	closest := librariesOf(ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter) // to the gate in the simulations, and none
+	b.grid(title, harness.Scale(b.Run, []float64{0.8, 2, 5}, []float64{2}), closest, func(l library, times float64) string {
+		config.Limiter = l.name
+		s := b.loadVirtual(config, capacity, times)
+		share, p99 := s.good/capacity, float64(s.p99)/idle
+		switch {
+		case l.name != ours:
+		case times < 1:
+			b.Find(fmt.Sprintf("%s, %g of the capacity: refused", kind, times), "≤ 0.2 %", s.refused <= 0.002, "%.2f %%", 100*s.refused)
+		default:
+			b.Find(fmt.Sprintf("%s, %g× the capacity", kind, times), "≥ 0.95 of the capacity, p99 ≤ 2× idle",
+				share >= 0.95 && p99 <= 2, "%.3f; p99 %.2f×", share, p99)
+		}
+		return fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*s.refused)
+	})
+}
+
+// loadVirtual returns the mean of some runs of a server and its clients in bubbles.
+func (b *bench) loadVirtual(c serverConfig, capacity, times float64) (mean summary) {
+	p := harness.Scale(b.Run, phases{5 * time.Second, 15 * time.Second, 40 * time.Second}, phases{0, time.Second / 2, time.Second})
+	runs := b.Size(3, 1)
+	for run := range runs {
+		b.simulate(func() {
+			l := bufconn.Listen(1 << 16)
+			server := &http.Server{Handler: newHandler(c), ReadHeaderTimeout: time.Minute}
+			var serving sync.WaitGroup
+			serving.Go(func() { _ = server.Serve(l) }) // until it is closed
+			g := newGenerator("http://server", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) })
+			g.run(overloaded(capacity, times, p.begin), p.until, run+1)
+			time.Sleep(time.Minute) // for calls that clients have given up
+			_ = server.Close()      // connections in memory do not fail
+			serving.Wait()
+			mean.add(g.summary(p.from, p.until, 10*c.Mean, false), runs)
+		})
+	}
+	return mean
 }

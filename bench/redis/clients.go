@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -107,9 +108,7 @@ func keyNames(begin string, n int) []string {
 }
 
 // isFloor reports whether this is a floor, which never denies.
-func (l library) isFloor() bool {
-	return slices.ContainsFunc(floors, func(f library) bool { return f.name == l.name })
-}
+func (l library) isFloor() bool { return strings.HasSuffix(l.name, " through rueidis") }
 
 // lasting reports whether the keys have no expiry: those of INCR, which is no limiter.
 func (l library) lasting() bool { return l.name == floors[1].name }
@@ -188,11 +187,6 @@ func (b *bench) split() {
 		row := []any{c.Name, keys[i], harness.Decimals(0)(c.Median("rate") / 1000)}
 		t.Row(append(row, c.Medians(1, "client", "kernel", "primaries", "replicas", "in all")...)...)
 	}
-	b.findSplits(all)
-}
-
-// findSplits compares the contenders, which are three of each place.
-func (b *bench) findSplits(all []*harness.Load) {
 	title := fmt.Sprintf("TakeAll of three keys, %d goroutines", goroutines)
 	b.FindAtLeast(title, all[1].To(all[0], "rate"), 0.5, "the rate of single takes")
 	batched := all[1].Median("primaries")

@@ -13,6 +13,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -119,4 +120,168 @@ func (p place) open() (store penstock.Store, closeStore func()) {
 	harness.Check(sqlstore.Migrate(ctx, db, dialects[p.driver], table))
 	s := harness.Must(sqlstore.New(db, dialects[p.driver], &sqlstore.Options{Timeout: timeout, Table: table, Pipeline: pgxpipeline.Send}))
 	return s, func() { _ = db.Close() }
+}
+
+// timeout only detects hangs.
+const timeout = time.Minute
+
+// ample is a limit that no key of a run reaches, and that hardly refills during it.
+var ample = penstock.PerHour(1000).WithBurst(100_000_000)
+
+// targets are the least rate and the most latency of PostgreSQL, compared with Redis. Zero means none.
+type targets struct{ rate, p99 float64 }
+
+// A task is what one process does.
+type task struct {
+	Place         [3]string
+	Keys, Callers int
+}
+
+// compare measures the stores of all places, with callers in so many processes.
+func (b *bench) compare(processes, keys int, want targets) {
+	title := fmt.Sprintf("%d process%s, %s", processes, plural(processes, "", "es"), plural(keys, "one key", harness.Thousands(keys)+" keys"))
+	var all []*harness.Contender
+	for _, p := range b.places {
+		if processes > 1 && p.driver == "sqlite" {
+			continue // which is for one
+		}
+		all = append(all, b.contender(p, processes, keys))
+	}
+	b.Logf("%s: %d rounds of %s for each of %d stores", title, b.Rounds, b.Turn, len(all))
+	harness.WarmUp(all...)
+	harness.TakeTurns(b.Rounds, all...)
+	t := b.Table(fmt.Sprintf("%s, %d callers in all: medians of the rounds, in brackets the 10th to the 90th percentile", title, callers),
+		"store", "thousand calls a second", "to Redis", "p50, ms", "p99, ms", "to Redis", "program µs a call", "server µs a call")
+	redis, postgres := all[0], all[1]
+	for _, c := range all {
+		row := append([]any{c.Name, harness.Decimals(1)(c.Median("rate") / 1000), c.To(redis, "rate")}, c.Medians(2, "p50", "p99")...)
+		t.Row(append(append(row, c.To(redis, "p99")), c.Medians(1, "program", "server")...)...)
+		b.ratios[[2]string{c.Name, title}] = c.To(redis, "rate")
+	}
+	b.titles = append(b.titles, title)
+	if want.rate > 0 {
+		b.FindAtLeast("PostgreSQL, "+title, postgres.To(redis, "rate"), want.rate, "Redis's rate")
+	}
+	if want.p99 > 0 {
+		b.FindAtMost("PostgreSQL, "+title+", p99", postgres.To(redis, "p99"), want.p99, "Redis's")
+	}
+}
+
+// summary prints the table.
+func (b *bench) summary() {
+	t := b.Table(fmt.Sprintf("Decisions a second to Redis's, %d callers in all", callers), append([]string{"store"}, b.titles...)...)
+	for _, p := range b.places[1:] {
+		row := []any{p.name}
+		for _, title := range b.titles {
+			row = append(row, b.ratios[[2]string{p.name, title}])
+		}
+		t.Row(row...)
+	}
+}
+
+func plural(n int, one, more string) string {
+	if n == 1 {
+		return one
+	}
+	return more
+}
+
+// contender starts the processes of a place.
+func (b *bench) contender(p place, processes, keys int) *harness.Contender {
+	workers := make([]worker, processes)
+	for i := range workers {
+		workers[i] = b.startWorker(task{Place: [3]string{p.name, p.driver, p.source}, Keys: keys, Callers: callers / processes})
+	}
+	return &harness.Contender{Name: p.name, Measure: func(c *harness.Contender) {
+		results, before := make([]result, len(workers)), p.processor()
+		_, err := harness.Concurrently(len(workers), func(i int) (err error) {
+			results[i], err = workers[i](b.Turn)
+			return err
+		})
+		harness.Check(err)
+		var sum result
+		for _, r := range results {
+			sum.Rate += r.Rate
+			sum.Calls += r.Calls
+			sum.Processor += r.Processor
+			sum.P50, sum.P99 = max(sum.P50, r.P50), max(sum.P99, r.P99)
+		}
+		c.Add("rate", sum.Rate)
+		c.Add("p50", sum.P50)
+		c.Add("p99", sum.P99)
+		c.Add("program", sum.Processor/sum.Calls)
+		c.Add("server", (p.processor()-before)/sum.Calls)
+	}}
+}
+
+// A result is that of one turn of one process: calls a second, and milliseconds.
+type result struct {
+	Rate, P50, P99   float64
+	Calls, Processor float64 // processor time of the process, in microseconds
+}
+
+// A worker is a process that takes turns.
+type worker func(turn time.Duration) (result, error)
+
+// startWorker starts a process for a task, and waits until it is ready.
+func (b *bench) startWorker(t task) worker {
+	cmd := harness.Child(string(harness.Must(json.Marshal(t))))
+	in, out := harness.Must(cmd.StdinPipe()), harness.Must(cmd.StdoutPipe())
+	harness.Check(cmd.Start())
+	b.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	turns, results := json.NewEncoder(in), json.NewDecoder(out)
+	take := func(turn time.Duration) (r result, err error) {
+		if err = turns.Encode(turn); err == nil {
+			err = results.Decode(&r)
+		}
+		return r, err
+	}
+	harness.Must(take(0))
+	return take
+}
+
+// work takes the turns that it reads, after each key was taken from once.
+func work(text string) {
+	var t task
+	harness.Check(json.Unmarshal([]byte(text), &t))
+	store, closeStore := place{name: t.Place[0], driver: t.Place[1], source: t.Place[2]}.open()
+	defer closeStore()
+	limiter, keys, next := harness.Must(penstock.New(store, ample)), make([]string, t.Keys), make([]int, t.Callers)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("user:%015d", i)
+	}
+	take := func(key int) error {
+		d, err := limiter.Allow(context.Background(), keys[key])
+		if err != nil || !d.Allowed {
+			return fmt.Errorf("%s: key %d: %v, %w", t.Place[0], key, d, err)
+		}
+		return nil
+	}
+	harness.Must(harness.Concurrently(t.Callers, func(g int) (err error) {
+		for i := g; i < t.Keys && err == nil; i += t.Callers {
+			err = take(i)
+		}
+		return err
+	}))
+	turns, results := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for turn, round := time.Duration(0), 0; turns.Decode(&turn) == nil; round++ {
+		for g := range next {
+			next[g] = g*t.Keys/t.Callers + round*7919
+		}
+		user, system := harness.Processor()
+		begin := time.Now()
+		all := harness.Must(harness.CallUntil(t.Callers, begin.Add(turn), func(g int) error {
+			next[g]++
+			return take(next[g] % t.Keys)
+		}))
+		calls, took := float64(len(all)), time.Since(begin)
+		userAfter, systemAfter := harness.Processor()
+		harness.Check(results.Encode(result{
+			Calls: calls, Processor: userAfter - user + systemAfter - system, Rate: calls / took.Seconds(),
+			P50: harness.Millis(harness.Quantile(all, 0.5)), P99: harness.Millis(harness.Quantile(all, 0.99)),
+		}))
+	}
 }

@@ -53,17 +53,18 @@ func command(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	return b.Main(args, []harness.Case{
-		{Name: "hot", Run: b.hotKey},
-		{Name: "denied", Run: b.hotKeyDenied},
+		{Name: "hot", Run: func() { b.againstFloorAndRivals("one hot key, token bucket, allowed", 1, 1.8, rivals) }},
+		{Name: "denied", Run: func() { b.againstFloor("one hot key, token bucket, denied", newComparison(1, once, nil), 0) }},
 		{Name: "store", Run: b.throughStore},
-		{Name: "many", Run: b.manyKeys},
+		{Name: "many", Run: func() { b.againstFloorAndRivals(harness.Thousands(b.many)+" keys", b.many, 2.3, keyed(rivals)) }},
 		{Name: "algorithms", Run: b.otherAlgorithms},
 		{Name: "log", Run: b.turningLog},
 		{Name: "million", Run: b.millionKeys},
+		{Name: "idle", Run: b.idleKeys},
 		{Name: "alone", Run: b.aloneKeys},
 		{Name: "flood", Run: b.floodOfNewKeys},
 		{Name: "weight", Run: b.weights},
-		{Name: "logweight", Run: b.logWeight},
+		{Name: "logweight", Run: func() { b.weighInChild(slidingLog.library().name, b.Size(100_000, 100), 1000, 0) }},
 		{Name: "tenmillion", Run: b.tenMillionKeys},
 	})
 }
@@ -195,16 +196,6 @@ func (b *bench) againstFloorAndRivals(title string, n int, target float64, rival
 
 func last(ts []timing) timing { return ts[len(ts)-1] }
 
-// hotKey measures one key: everything is in the cache, and only instructions count.
-func (b *bench) hotKey() {
-	b.againstFloorAndRivals("one hot key, token bucket, allowed", 1, 1.8, rivals)
-}
-
-// hotKeyDenied measures a spent key.
-func (b *bench) hotKeyDenied() {
-	b.againstFloor("one hot key, token bucket, denied", newComparison(1, once, nil), 0)
-}
-
 // throughStore measures one hot key through the Store interface: through a wrapper, as
 // in most programs, and with a Request passed to Take.
 func (b *bench) throughStore() {
@@ -212,11 +203,6 @@ func (b *bench) throughStore() {
 	wrapped, direct := newLimited(wrapper{penstock.NewMemory(nil)}, limit), directStore(penstock.NewMemory(nil), limit)
 	b.againstFloor("one hot key, through a wrapper and the Store interface", &comparison{ring: newRing(0, 1), ours: wrapped}, 2.7)
 	b.againstFloor("one hot key, Store.Take with a Request", &comparison{ring: newRing(0, 1), ours: direct}, 0)
-}
-
-// manyKeys measures keys that fit into a cache.
-func (b *bench) manyKeys() {
-	b.againstFloorAndRivals(harness.Thousands(b.many)+" keys", b.many, 2.3, keyed(rivals))
 }
 
 // otherAlgorithms measures keys that fit into a cache, for each variant.
@@ -242,7 +228,6 @@ func (b *bench) millionKeys() {
 	}
 	b.findFastest(title, all[0], 2.5)
 	b.findFastest(title+", two goroutines", all[1], 2.5)
-	b.idleKeys()
 }
 
 // findFastest adds timings of penstock and of rivals, and the finding how much longer the next takes.

@@ -291,9 +291,6 @@ func (b *bench) weights() {
 	}
 }
 
-// logWeight measures the memory of full logs.
-func (b *bench) logWeight() { b.weighInChild(slidingLog.library().name, b.Size(100_000, 100), 1000, 0) }
-
 // weighInChild measures the memory of one library in a process of its own, because earlier
 // allocations change the heap. Its targets are at most so many bytes a key and, if that is not zero, at
 // most so long a collection.

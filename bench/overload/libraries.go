@@ -202,13 +202,13 @@ func (b *bench) cost() {
 	calls := b.Size(5000, 100)
 	var all []*harness.Contender
 	add := func(name string, call func()) {
-		all = append(all, harness.NewContender(name, "ns", func() float64 {
+		all = append(all, &harness.Contender{Name: name, Measure: func(c *harness.Contender) {
 			begin := time.Now()
 			for range calls {
 				call()
 			}
-			return float64(time.Since(begin)) / float64(calls)
-		}))
+			c.Add("ns", float64(time.Since(begin))/float64(calls))
+		}})
 	}
 	add("floor", floorCall())
 	add(ours+", breaker", breakerCall())

@@ -36,7 +36,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 func (b *bench) combined() {
 	lines := b.Size(10_000_000, 20_000)
 	log := filepath.Join(b.TempDir(), "access.log")
-	harness.Check(generate(log, lines))
+	generate(log, lines)
 	t := b.Table(fmt.Sprintf("Replay of %s lines", harness.Thousands(lines)), "replay", "lines a second", "denied")
 	for _, c := range []struct {
 		name    string
@@ -51,7 +51,7 @@ func (b *bench) combined() {
 		rate, report := measure(log, c.options)
 		t.Row(c.name, harness.Decimals(0)(rate), report.Denied.Count)
 		if report.Requests != int64(lines) || report.Denied.Count == 0 {
-			harness.Check(fmt.Errorf("%d requests, %d denied", report.Requests, report.Denied.Count))
+			harness.Failf("%d requests, %d denied", report.Requests, report.Denied.Count)
 		}
 		if c.least > 0 {
 			b.Find(c.name, "≥ 700,000 lines a second", rate >= c.least, "%.0f", rate)
@@ -73,12 +73,9 @@ func parse(limit string) *rules.Set {
 }
 
 // generate writes a log of 2,000 lines a second, of 200,000 addresses of which few are busy.
-func generate(path string, lines int) error {
+func generate(path string, lines int) {
 	const perSecond, addresses = 2000, 200_000
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
+	file := harness.Must(os.Create(path))
 	out, random := bufio.NewWriterSize(file, 1<<20), rand.New(rand.NewPCG(1, 2))
 	busy := rand.NewZipf(random, 1.1, 10, addresses-1)
 	begin := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
@@ -89,8 +86,6 @@ func generate(path string, lines int) error {
 			`"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36"`+"\n",
 			a>>16, a>>8&255, a&255, at, random.IntN(1e6))
 	}
-	if err := out.Flush(); err != nil {
-		return err
-	}
-	return file.Close()
+	harness.Check(out.Flush())
+	harness.Check(file.Close())
 }

@@ -59,11 +59,12 @@ func command(args []string, stdout, stderr io.Writer) int {
 	}
 	b.Prepare = func() { b.places = b.start() }
 	keys := func() int { return b.Size(10_000, 200) }
+	named := func(begin string) string { return begin + harness.Thousands(keys()) + " keys" }
 	return b.Main(args, []harness.Case{
-		{Name: "keys", Run: func() { b.compare(1, keys(), targets{rate: 0.4, p99: 4}) }},
-		{Name: "hot", Run: func() { b.compare(1, 1, targets{rate: 0.8, p99: 4}) }},
-		{Name: "processes", Run: func() { b.compare(4, 1, targets{rate: 0.2}) }},
-		{Name: "processes-keys", Run: func() { b.compare(4, keys(), targets{}) }},
+		{Name: "keys", Run: func() { b.compare(named("1 process, "), 1, keys(), targets{rate: 0.4, p99: 4}) }},
+		{Name: "hot", Run: func() { b.compare("1 process, one key", 1, 1, targets{rate: 0.8, p99: 4}) }},
+		{Name: "processes", Run: func() { b.compare("4 processes, one key", 4, 1, targets{rate: 0.2}) }},
+		{Name: "processes-keys", Run: func() { b.compare(named("4 processes, "), 4, keys(), targets{}) }},
 		{Name: "summary", Run: b.summary},
 	})
 }
@@ -71,17 +72,17 @@ func command(args []string, stdout, stderr io.Writer) int {
 // A place is where a store keeps its states: a driver of database/sql or redis, the data source, and the server's process, if
 // there is one.
 type place struct {
-	name, driver, source string
-	pid                  int
+	Name, Driver, Source string
+	PID                  int
 }
 
 // processor returns the processor time that the server has used so far, with all its processes, in microseconds.
 func (p place) processor() (micros float64) {
-	if p.pid == 0 {
+	if p.PID == 0 {
 		return 0
 	}
 	for _, process := range harness.Must(procfs.AllProcs()) {
-		if stat, err := process.Stat(); err == nil && (stat.PID == p.pid || stat.PPID == p.pid) {
+		if stat, err := process.Stat(); err == nil && (stat.PID == p.PID || stat.PPID == p.PID) {
 			micros += 1e6 * stat.CPUTime()
 		}
 	}
@@ -107,18 +108,18 @@ var dialects = map[string]sqlstore.Dialect{"pgx": sqlstore.PostgreSQL, "mysql": 
 // open opens the store of a place, and creates its table.
 func (p place) open() (store penstock.Store, closeStore func()) {
 	ctx := context.Background()
-	if p.driver == "redis" {
-		s := harness.Must(redisstore.Open(ctx, p.source, &redisstore.Options{Timeout: timeout}))
+	if p.Driver == "redis" {
+		s := harness.Must(redisstore.Open(ctx, p.Source, &redisstore.Options{Timeout: timeout}))
 		return s, s.Close
 	}
-	db := harness.Must(sql.Open(p.driver, p.source))
+	db := harness.Must(sql.Open(p.Driver, p.Source))
 	db.SetMaxIdleConns(8)
 	table := "penstock"
-	if strings.Contains(p.source, "synchronous_commit") {
+	if strings.Contains(p.Source, "synchronous_commit") {
 		table = "penstock_off"
 	}
-	harness.Check(sqlstore.Migrate(ctx, db, dialects[p.driver], table))
-	s := harness.Must(sqlstore.New(db, dialects[p.driver], &sqlstore.Options{Timeout: timeout, Table: table, Pipeline: pgxpipeline.Send}))
+	harness.Check(sqlstore.Migrate(ctx, db, dialects[p.Driver], table))
+	s := harness.Must(sqlstore.New(db, dialects[p.Driver], &sqlstore.Options{Timeout: timeout, Table: table, Pipeline: pgxpipeline.Send}))
 	return s, func() { _ = db.Close() }
 }
 
@@ -133,16 +134,15 @@ type targets struct{ rate, p99 float64 }
 
 // A task is what one process does.
 type task struct {
-	Place         [3]string
+	place
 	Keys, Callers int
 }
 
 // compare measures the stores of all places, with callers in so many processes.
-func (b *bench) compare(processes, keys int, want targets) {
-	title := fmt.Sprintf("%d process%s, %s", processes, plural(processes, "", "es"), plural(keys, "one key", harness.Thousands(keys)+" keys"))
+func (b *bench) compare(title string, processes, keys int, want targets) {
 	var all []*harness.Contender
 	for _, p := range b.places {
-		if processes > 1 && p.driver == "sqlite" {
+		if processes > 1 && p.Driver == "sqlite" {
 			continue // which is for one
 		}
 		all = append(all, b.contender(p, processes, keys))
@@ -171,28 +171,21 @@ func (b *bench) compare(processes, keys int, want targets) {
 func (b *bench) summary() {
 	t := b.Table(fmt.Sprintf("Decisions a second to Redis's, %d callers in all", callers), append([]string{"store"}, b.titles...)...)
 	for _, p := range b.places[1:] {
-		row := []any{p.name}
+		row := []any{p.Name}
 		for _, title := range b.titles {
-			row = append(row, b.ratios[[2]string{p.name, title}])
+			row = append(row, b.ratios[[2]string{p.Name, title}])
 		}
 		t.Row(row...)
 	}
-}
-
-func plural(n int, one, more string) string {
-	if n == 1 {
-		return one
-	}
-	return more
 }
 
 // contender starts the processes of a place.
 func (b *bench) contender(p place, processes, keys int) *harness.Contender {
 	workers := make([]worker, processes)
 	for i := range workers {
-		workers[i] = b.startWorker(task{Place: [3]string{p.name, p.driver, p.source}, Keys: keys, Callers: callers / processes})
+		workers[i] = b.startWorker(task{place: p, Keys: keys, Callers: callers / processes})
 	}
-	return &harness.Contender{Name: p.name, Measure: func(c *harness.Contender) {
+	return &harness.Contender{Name: p.Name, Measure: func(c *harness.Contender) {
 		results, before := make([]result, len(workers)), p.processor()
 		_, err := harness.Concurrently(len(workers), func(i int) (err error) {
 			results[i], err = workers[i](b.Turn)
@@ -247,7 +240,7 @@ func (b *bench) startWorker(t task) worker {
 func work(text string) {
 	var t task
 	harness.Check(json.Unmarshal([]byte(text), &t))
-	store, closeStore := place{name: t.Place[0], driver: t.Place[1], source: t.Place[2]}.open()
+	store, closeStore := t.open()
 	defer closeStore()
 	limiter, keys, next := harness.Must(penstock.New(store, ample)), make([]string, t.Keys), make([]int, t.Callers)
 	for i := range keys {
@@ -256,7 +249,7 @@ func work(text string) {
 	take := func(key int) error {
 		d, err := limiter.Allow(context.Background(), keys[key])
 		if err != nil || !d.Allowed {
-			return fmt.Errorf("%s: key %d: %v, %w", t.Place[0], key, d, err)
+			return fmt.Errorf("%s: key %d: %v, %w", t.Name, key, d, err)
 		}
 		return nil
 	}

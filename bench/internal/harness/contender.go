@@ -20,11 +20,6 @@ type Contender struct {
 	figures map[string][]float64
 }
 
-// NewContender returns a contender with one figure, which measure returns.
-func NewContender(name, figure string, measure func() float64) *Contender {
-	return &Contender{Name: name, Measure: func(c *Contender) { c.Add(figure, measure()) }}
-}
-
 // Add adds a measurement to a figure.
 func (c *Contender) Add(figure string, value float64) {
 	if c.figures == nil {
@@ -153,6 +148,7 @@ type Load struct {
 	Contender
 	Total      Counts // of all calls so far
 	Calls      int    // in a turn
+	Before     func() // is called before each turn; nil for nothing
 	goroutines int
 	each       func(g, from, calls int) Counts
 }
@@ -162,6 +158,9 @@ func NewLoad(name string, goroutines int, meter Meter, each func(g, from, calls 
 	l := &Load{goroutines: goroutines, each: each}
 	l.Name = name
 	l.Measure = func(c *Contender) {
+		if l.Before != nil {
+			l.Before()
+		}
 		before := meter.read()
 		c.AddCalls(l.Calls, l.Run(l.Calls), meter, before)
 	}

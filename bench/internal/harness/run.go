@@ -31,8 +31,6 @@ type Run struct {
 	Findings
 
 	stdout, stderr io.Writer
-	roundsFlag     string // the names of flags
-	turnFlag       string
 	quickTurns     Turns
 	tables         []*Table
 	cleanups       []func()
@@ -61,7 +59,7 @@ type Turns struct {
 
 // TurnFlags defines the flags of turns, and those of a quick run.
 func (r *Run) TurnFlags(roundsFlag, turnFlag string, full, quick Turns) {
-	r.roundsFlag, r.turnFlag, r.quickTurns = roundsFlag, turnFlag, quick
+	r.quickTurns = quick
 	r.Flags.IntVar(&r.Rounds, roundsFlag, full.Rounds, "number of turns of each contender in a case")
 	r.Flags.DurationVar(&r.Turn, turnFlag, full.Turn, "length of a turn")
 }
@@ -80,13 +78,13 @@ func (r *Run) Main(args []string, cases []Case) int {
 	}
 	only, err := regexp.Compile(*pattern)
 	if err == nil && (r.Rounds < 1 || r.Turn <= 0) {
-		err = fmt.Errorf("-%s %d, -%s %s: both must be more than zero", r.roundsFlag, r.Rounds, r.turnFlag, r.Turn)
+		err = fmt.Errorf("%d turns of %s: both must be more than zero", r.Rounds, r.Turn)
 	}
 	if err != nil {
 		r.Logf("%v", err)
 		return 2
 	}
-	if r.Quick && r.roundsFlag != "" {
+	if r.Quick && r.quickTurns.Rounds > 0 {
 		r.Turns = Turns{min(r.Rounds, r.quickTurns.Rounds), r.quickTurns.Turn}
 	}
 	defer r.Close()

@@ -51,15 +51,24 @@ func main() {
 
 // compare runs a benchmark in two folders, the old one first, and adds rows to the table.
 func compare(r *harness.Run, b benchmark, folders [2]string) {
-	bin, best := r.TempDir(), &results{}
+	bin := r.TempDir()
+	var rows []*row // in the order in which they were first printed
 	for turn := range 2 * r.Rounds {
 		side := turn % 2
 		program := filepath.Join(bin, fmt.Sprint(b.program, side))
 		run(folders[side], "go", "build", "-o", program, "./"+b.program)
-		best.read(b, side, run(folders[side], program, b.flags...))
+		read(b, run(folders[side], program, b.flags...), func(title, column string, value float64) {
+			i := slices.IndexFunc(rows, func(r *row) bool { return r.title == title && r.column == column })
+			if i < 0 {
+				i, rows = len(rows), append(rows, &row{title: title, column: column})
+			}
+			if best := &rows[i].best[side]; *best == 0 || (value > *best) == rows[i].isRate() {
+				*best = value
+			}
+		})
 	}
 	t := r.Table(fmt.Sprintf("The best of %d turns", r.Rounds), "benchmark", "case", "figure", "old", "new", "time, new to old")
-	for _, row := range best.rows {
+	for _, row := range rows {
 		t.Row(b.program, row.title, row.column, row.best[0], row.best[1], row.ratio())
 	}
 }
@@ -71,9 +80,7 @@ func run(folder, program string, args ...string) string {
 	return string(harness.Must(cmd.Output()))
 }
 
-// results are the best figures of both sides, in the order in which they were first printed.
-type results struct{ rows []*row }
-
+// A row is the best figures of both sides.
 type row struct {
 	title, column string
 	best          [2]float64 // 0 if a side does not have it
@@ -98,7 +105,7 @@ var separator = regexp.MustCompile(`\s*\|\s*|\s{2,}`)
 
 // read reads the tables that a benchmark has printed. The cells before the first column that is
 // compared say which case it is.
-func (r *results) read(b benchmark, side int, out string) {
+func read(b benchmark, out string, found func(title, column string, value float64)) {
 	isCompared := func(column string) bool { return slices.Contains(b.columns, column) }
 	var head []string
 	first := -1
@@ -110,20 +117,8 @@ func (r *results) read(b benchmark, side int, out string) {
 		}
 		for i := max(first, 0); first >= 0 && i < min(len(head), len(cells)); i++ {
 			if value, err := strconv.ParseFloat(cells[i], 64); err == nil && isCompared(head[i]) {
-				r.add(row{title: strings.Join(cells[:first], ", "), column: head[i]}, side, value)
+				found(strings.Join(cells[:first], ", "), head[i], value)
 			}
 		}
-	}
-}
-
-// add records a figure of a side, if it is better than those before.
-func (r *results) add(figure row, side int, value float64) {
-	i := slices.IndexFunc(r.rows, func(o *row) bool { return o.title == figure.title && o.column == figure.column })
-	if i < 0 {
-		i = len(r.rows)
-		r.rows = append(r.rows, &figure)
-	}
-	if best := &r.rows[i].best[side]; *best == 0 || (value > *best) == figure.isRate() {
-		*best = value
 	}
 }

@@ -233,15 +233,10 @@ func (b *bench) millionKeys() {
 // findFastest adds timings of penstock and of rivals, and the finding how much longer the next takes.
 func (b *bench) findFastest(title string, timings []timing, least float64) {
 	b.addTimings(title, timings...)
-	next := closest(timings)
+	others := slices.DeleteFunc(slices.Clone(timings), func(t timing) bool { return t.name == ours.name || t.name == "floor" })
+	next := slices.MinFunc(others, func(t, u timing) int { return cmp.Compare(t.toOurs.Median, u.toOurs.Median) })
 	b.Find(title, fmt.Sprintf("≥ %s faster than every rival", harness.Times(least)), next.toOurs.Median >= least,
 		"%s faster than the next, %s", next.toOurs, next.name)
-}
-
-// closest returns the fastest of the rivals.
-func closest(timings []timing) timing {
-	rivals := slices.DeleteFunc(slices.Clone(timings), func(t timing) bool { return t.name == ours.name || t.name == "floor" })
-	return slices.MinFunc(rivals, func(t, u timing) int { return cmp.Compare(t.toOurs.Median, u.toOurs.Median) })
 }
 
 // idleKeys measures keys that are full again at each visit, so that their entries are
@@ -260,29 +255,22 @@ const aloneTurns = 3
 func (b *bench) aloneKeys() {
 	title := harness.Thousands(b.million) + " keys, each limiter alone in its process"
 	var contenders []*harness.Contender
-	last := map[string]aloneTime{}
 	for _, l := range slices.Concat([]library{ours}, keyed(rivals)) {
 		contenders = append(contenders, &harness.Contender{Name: l.name, Measure: func(c *harness.Contender) {
 			b.Logf("%s: %s", title, c.Name)
-			t := runInChild[aloneTime]("time", c.Name, b.million)
-			c.Add("ns", t.Nanos)
-			last[c.Name] = t
+			for figure, x := range runInChild[map[string]float64]("time", c.Name, b.million) {
+				c.Add(figure, x)
+			}
 		}})
 	}
 	harness.TakeTurns(aloneTurns, contenders...)
 	var all []timing
 	for _, c := range contenders {
-		t := last[c.Name]
-		all = append(all, timing{name: c.Name, nanos: harness.SpreadOf(c.Of("ns")), toOurs: c.To(contenders[0], "ns"), allocs: t.Allocations, keys: t.Keys})
+		t := timing{name: c.Name, nanos: harness.SpreadOf(c.Of("ns")), toOurs: c.To(contenders[0], "ns")}
+		t.allocs, t.keys = c.Median("allocations"), int(c.Median("keys"))
+		all = append(all, t)
 	}
 	b.findFastest(title, all, 2)
-}
-
-// An aloneTime is what a limiter takes in a process of its own.
-type aloneTime struct {
-	Nanos       float64 // a call, the median of the rounds
-	Allocations float64 // a call
-	Keys        int     // different ones that were used
 }
 
 // A process measures in one round for so many keys.
@@ -291,13 +279,14 @@ const (
 	aloneRound   = 10 * time.Millisecond
 )
 
-func (l library) timeAlone(keys int) aloneTime {
+// timeAlone returns the nanoseconds of a call, its allocations, and how many different keys were used.
+func (l library) timeAlone(keys int) map[string]float64 {
 	opened := l.openFilled(ample(keys), keys)
 	defer release(opened)
 	s := newSubject(l.name, opened, newRing(0, keys), 1)
 	rounds, enough := max(keys/keysPerRound, 1), min(keys, enoughKeys)
 	takeTurns(rounds, aloneRound, enough/rounds+1, []*subject{s})
-	return aloneTime{Nanos: s.Median("ns"), Allocations: s.Allocations(allocationCalls), Keys: s.verify(workload{keys: enough})}
+	return map[string]float64{"ns": s.Median("ns"), "allocations": s.Allocations(allocationCalls), "keys": float64(s.verify(workload{keys: enough}))}
 }
 
 // tenMillionKeys measures a table that no cache holds. It has no target.

@@ -28,23 +28,26 @@ type outageTimer struct {
 	recording atomic.Bool
 }
 
-func (w *outageTimer) take(lim *penstock.Limiter, key string) (penstock.Decision, error) {
-	down, start := w.down.Load(), time.Now()
-	d, err := lim.Allow(context.Background(), key)
-	end := time.Now()
-	if d.Source == penstock.SourceFallback {
-		w.fallback.Store(max(w.fallback.Load(), end.UnixNano()))
-	}
-	if w.recording.Load() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if down {
-			w.after = append(w.after, end.Sub(start))
-		} else {
-			w.before = append(w.before, end.Sub(start))
+// load calls a limiter with a thousand keys until it is stopped.
+func (w *outageTimer) load(lim *penstock.Limiter, perSecond float64, callers int) (stop func() counts) {
+	return inBackground(perSecond, callers, func(rng *rand.Rand) (penstock.Decision, error) {
+		down, start := w.down.Load(), time.Now()
+		d, err := lim.Allow(context.Background(), strconv.Itoa(rng.IntN(1000)))
+		end := time.Now()
+		if d.Source == penstock.SourceFallback {
+			w.fallback.Store(max(w.fallback.Load(), end.UnixNano()))
 		}
-	}
-	return d, err
+		if w.recording.Load() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if down {
+				w.after = append(w.after, end.Sub(start))
+			} else {
+				w.before = append(w.before, end.Sub(start))
+			}
+		}
+		return d, err
+	})
 }
 
 // pause begins to record, and stops a server that is up. On a busy machine it may have been late by
@@ -120,13 +123,6 @@ func (b *bench) hang() {
 	b.Find("the same: goroutines and memory", "flat: two more per caller at any time, 8 more at the end, 2 MB",
 		most <= goroutines+2*callers && still <= goroutines+8 && grown <= 2<<20,
 		"%+d goroutines at most, %+d at the end, %+.2f MB", most-goroutines, still-goroutines, float64(grown)/(1<<20))
-}
-
-// load calls a limiter with a thousand keys until it is stopped.
-func (w *outageTimer) load(lim *penstock.Limiter, perSecond float64, callers int) (stop func() counts) {
-	return inBackground(perSecond, callers, func(rng *rand.Rand) (penstock.Decision, error) {
-		return w.take(lim, strconv.Itoa(rng.IntN(1000)))
-	})
 }
 
 func (b *bench) sentinelFailover() {
@@ -227,9 +223,12 @@ func (b *bench) outage() {
 	last := samples[len(samples)-1]
 	b.Find("Redis is killed and comes back empty, two processes", "no more than docs/reliability.md states, no caller sees an error", true,
 		"%d admitted, the bound is %.0f", last.admitted, last.bound)
-	if b.csv != "" {
-		harness.WriteCSV(b.csv, outageTable(samples))
+	lines := [][]string{{"seconds", "admitted", "bound", "down"}}
+	for _, s := range samples {
+		down := map[bool]string{false: "0", true: "1"}[s.down]
+		lines = append(lines, []string{fmt.Sprintf("%.1f", s.at.Seconds()), strconv.FormatInt(s.admitted, 10), fmt.Sprintf("%.0f", s.bound), down})
 	}
+	harness.WriteCSV(b.csv, lines)
 }
 
 // watchOutage samples the counters, and kills and restarts Redis in between, in the second third of
@@ -267,15 +266,6 @@ func outageBound(at time.Duration, outages int, lost bool) float64 {
 		bound += outageRate
 	}
 	return bound
-}
-
-func outageTable(samples []point) [][]string {
-	lines := [][]string{{"seconds", "admitted", "bound", "down"}}
-	for _, s := range samples {
-		down := map[bool]string{false: "0", true: "1"}[s.down]
-		lines = append(lines, []string{fmt.Sprintf("%.1f", s.at.Seconds()), strconv.FormatInt(s.admitted, 10), fmt.Sprintf("%.0f", s.bound), down})
-	}
-	return lines
 }
 
 func checkOutage(samples []point) error {

@@ -175,8 +175,11 @@ func Quantile(times []time.Duration, q float64) time.Duration {
 // Millis is a time in milliseconds.
 func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// WriteCSV writes a file that bench/plots draws, or ends the case.
+// WriteCSV writes a file that bench/plots draws, if it has a name, or ends the case.
 func WriteCSV(file string, lines [][]string) {
+	if file == "" {
+		return
+	}
 	f := Must(os.Create(file))
 	Check(csv.NewWriter(f).WriteAll(lines))
 	Check(f.Close())

@@ -217,49 +217,23 @@ func directStore(store penstock.Store, limit penstock.Limit) limiter {
 // A variant is one of penstock's algorithms: a limit that admits every call of a run,
 // and one of the same algorithm with one unit an hour or longer.
 type variant struct {
-	name        string
-	ample, once penstock.Limit
-	atMost      float64 // the target, as a ratio to the floor; 0 for mostOfOthers
+	name, ample, once string
+	atMost            float64 // the target, as a ratio to the floor
 }
-
-// mostOfOthers is the target of variants that have none of their own.
-const mostOfOthers = 3.3
 
 // variants are all algorithms except the token bucket and the log, which have cases of
 // their own; the log must turn over to be measured. Windows are one second long, so
 // that they end many times during a run.
-func variants(n int) []variant {
-	second := penstock.PerSecond(1_000_000)
-	hour := penstock.PerHour(1)
-	window := func(name string, a penstock.Algorithm) variant {
-		return variant{name: name, ample: second.WithAlgorithm(a), once: hour.WithAlgorithm(a)}
-	}
-	rolling := window("rolling-window", penstock.RollingWindow)
-	rolling.atMost = 2.8
-	return []variant{
-		{
-			name:  "leaky-bucket",
-			ample: tokenBucket(ample(n)).WithAlgorithm(penstock.LeakyBucket),
-			once:  tokenBucket(once).WithAlgorithm(penstock.LeakyBucket),
-		},
-		window("fixed-window", penstock.FixedWindow),
-		{name: "fixed-window on the clock", ample: onTheClock(second), once: onTheClock(penstock.PerDay(1))},
-		{name: "fixed-window by calendar day", ample: byDay(1_000_000), once: byDay(1)},
-		window("sliding-window", penstock.SlidingWindow),
-		rolling,
-	}
+var variants = []variant{
+	{"leaky-bucket", "1/5m burst=10000 leaky-bucket", "1/1h leaky-bucket", 3.3},
+	{"fixed-window", "1000000/1s fixed-window", "1/1h fixed-window", 3.3},
+	{"fixed-window on the clock", "1000000/1s fixed-window align=clock", "1/24h fixed-window align=clock", 3.3},
+	{"fixed-window by calendar day", "1000000/day zone=Asia/Shanghai fixed-window", "1/day zone=Asia/Shanghai fixed-window", 3.3},
+	{"sliding-window", "1000000/1s sliding-window", "1/1h sliding-window", 3.3},
+	{"rolling-window", "1000000/1s rolling-window", "1/1h rolling-window", 2.8},
 }
 
-func onTheClock(l penstock.Limit) penstock.Limit {
-	l.Algorithm, l.Align = penstock.FixedWindow, penstock.AlignClock
-	return l
-}
-
-func byDay(count int64) penstock.Limit {
-	l := penstock.PerDay(count).WithAlgorithm(penstock.FixedWindow)
-	l.Align, l.Zone = penstock.AlignDay, "Asia/Shanghai"
-	return l
-}
+func limitOf(text string) penstock.Limit { return harness.Must(penstock.ParseLimit(text)) }
 
 // library returns penstock with the variant's limits.
 func (f variant) library() library {
@@ -268,7 +242,7 @@ func (f variant) library() library {
 		if p == once {
 			l = f.once
 		}
-		return newLimited(memoryFor(n), l)
+		return newLimited(memoryFor(n), limitOf(l))
 	}}
 }
 

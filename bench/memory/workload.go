@@ -250,10 +250,10 @@ func weighables() []weighable {
 	log := slidingLog
 	log.once = slidingLog.ample
 	ws := []weighable{
-		{variant{name: "token-bucket", once: tokenBucket(once)}.library(), 1},
+		{variant{name: "token-bucket", once: "1/1h"}.library(), 1},
 		{log.library(), logCount},
 	}
-	for _, f := range variants(1) {
+	for _, f := range variants {
 		ws = append(ws, weighable{f.library(), 1})
 	}
 	for _, l := range keyed(rivals) {
@@ -437,19 +437,15 @@ type turningLog struct {
 }
 
 // slidingLog is the variant of the log for keys that are taken once or twice.
-var slidingLog = variant{
-	name:  "sliding-log",
-	ample: penstock.PerHour(logCount).WithAlgorithm(penstock.SlidingLog),
-	once:  penstock.PerHour(1).WithAlgorithm(penstock.SlidingLog),
-}
+var slidingLog = variant{name: "sliding-log", ample: fmt.Sprintf("%d/1h sliding-log", logCount), once: "1/1h sliding-log"}
 
 // newTurningLog returns n full logs.
 func newTurningLog(n int) *turningLog {
-	l, base, step := &turningLog{}, time.Now(), slidingLog.ample.Period/time.Duration(logCount*n)
+	l, base, step := &turningLog{}, time.Now(), time.Hour/time.Duration(logCount*n)
 	l.limited = newLimited(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time {
 		l.ahead += step
 		return base.Add(l.ahead)
-	}}), slidingLog.ample)
+	}}), limitOf(slidingLog.ample))
 	if t := l.run(newRing(0, n).walks(1)[0], n*logCount); t.Denied+t.Failed > 0 {
 		harness.Failf("sliding-log: %+v: want all admitted until the logs are full", t)
 	}

@@ -47,25 +47,19 @@ func (b *bench) resp() {
 	}
 }
 
-// redisBenchmark returns a server to which redis-benchmark sends a command. The first turn says how
-// many requests the others take.
+// redisBenchmark returns a server to which redis-benchmark sends a command. Each turn says how
+// many requests the next takes.
 func (b *bench) redisBenchmark(server *process, pipeline int, command []string) *subject {
 	s := &subject{}
 	s.Name = server.name + " " + command[0]
-	run := harness.RedisBenchmark{Connections: 50, Pipeline: pipeline, Keys: keyCount}
+	run := harness.RedisBenchmark{Connections: 50, Pipeline: pipeline, Keys: keyCount, Requests: 20_000}
 	port := harness.Must(strconv.Atoi(portOf(server.addr)))
-	s.turn = func(length time.Duration) {
-		isFirst := run.Requests == 0
-		if isFirst {
-			run.Requests = 20_000
-		}
+	s.turn = func(time.Duration) {
 		before := server.processor()
 		rate := run.Run(port, command)
 		s.Add("rate", rate)
 		s.Add("server", (server.processor()-before)/float64(run.Requests))
-		if isFirst {
-			run.Requests = max(int(rate*b.Turn.Seconds()), 1000)
-		}
+		run.Requests = max(int(rate*b.Turn.Seconds()), 1000)
 	}
 	return s
 }

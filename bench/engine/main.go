@@ -37,8 +37,9 @@ type workload struct {
 	name        string
 	descriptors int
 	topKeys     bool
-	override    func(i int) string // the key of an override
-	overrides   int
+	overrides   int     // how many
+	override    string  // the key of one, with the last three bytes of an address
+	prefixes    bool    // whether there are as many prefixes
 	most        float64 // nanoseconds, or
 	mostLonger  float64
 }
@@ -50,23 +51,9 @@ var workloads = []workload{
 	{name: "5 descriptors", descriptors: 5, most: 1000},
 	{name: "10 descriptors", descriptors: 10, most: 1400},
 	{name: "1, with top keys", descriptors: 1, topKeys: true, mostLonger: 30},
-	{
-		name: "1, overrides of 100,000 other keys", descriptors: 1, mostLonger: 30, overrides: overrides.MaxOverrides,
-		override: func(i int) string { return fmt.Sprintf("user=10.%d.%d.%d", i>>16, i>>8&255, i&255) },
-	},
-	{
-		name: "1, overrides of 100,000 networks", descriptors: 1, mostLonger: 100, overrides: overrides.MaxOverrides,
-		override: func(i int) string { return fmt.Sprintf("user=10.%d.%d.%d/32", i>>16, i>>8&255, i&255) },
-	},
-	{
-		name: "1, overrides of 1,000 networks and 1,000 prefixes", descriptors: 1, mostLonger: 100, overrides: 2000,
-		override: func(i int) string {
-			if i%2 == 0 {
-				return fmt.Sprintf("user=10.%d.%d.0/24", i>>8, i&255)
-			}
-			return fmt.Sprintf("user=tenant-%d:*", i)
-		},
-	},
+	{name: "1, overrides of 100,000 other keys", descriptors: 1, mostLonger: 30, overrides: overrides.MaxOverrides, override: "user=10.%d.%d.%d"},
+	{name: "1, overrides of 100,000 networks", descriptors: 1, mostLonger: 100, overrides: overrides.MaxOverrides, override: "user=10.%d.%d.%d/32"},
+	{name: "1, overrides of 1,000 networks and 1,000 prefixes", descriptors: 1, mostLonger: 100, overrides: 1000, override: "user=10.%[2]d.%[3]d.0/24", prefixes: true},
 }
 
 // parts are the descriptors that a proxy sends, and the limits of their rules: the user, the address, the
@@ -199,9 +186,12 @@ func floor() func(int) error {
 // engine returns an engine with the overrides of the workload.
 func (w *workload) engine() *engine.Engine {
 	book := harness.Must(overrides.Open(nil))
-	all := make([]overrides.Override, w.overrides)
-	for i := range all {
-		all[i] = overrides.Override{Rule: "edge/user", Key: w.override(i), Limit: "ban"}
+	var all []overrides.Override
+	for i := range w.overrides {
+		all = append(all, overrides.Override{Rule: "edge/user", Key: fmt.Sprintf(w.override, i>>16, i>>8&255, i&255), Limit: "ban"})
+		if w.prefixes {
+			all = append(all, overrides.Override{Rule: "edge/user", Key: fmt.Sprintf("user=tenant-%d:*", i), Limit: "ban"})
+		}
 	}
 	harness.Check(book.Put(context.Background(), all))
 	o := &engine.Options{Overrides: book}

@@ -46,7 +46,9 @@ func (b *bench) clients() int { return b.Size(10_000, 100) }
 func newBench(stdout, stderr io.Writer) *bench {
 	b := &bench{harness.New("http", stdout, stderr)}
 	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 80, Turn: 10 * time.Millisecond}, harness.Turns{Rounds: 5, Turn: 200 * time.Microsecond})
-	b.Rivals = rivalModules()
+	for _, m := range rivals {
+		b.Rivals = append(b.Rivals, m.module)
+	}
 	b.Settings = func() string {
 		return fmt.Sprintf("%d rounds of %s a contender, %s clients", b.Rounds, b.Turn, harness.Thousands(b.clients()))
 	}
@@ -218,14 +220,6 @@ func openUlule(perHour int64, next http.Handler) http.Handler {
 	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
 	lim := ulule.New(store, ulule.Rate{Period: time.Hour, Limit: perHour})
 	return ululehttp.NewMiddleware(lim).Handler(next)
-}
-
-// rivalModules are the modules of the rivals, for their versions.
-func rivalModules() (modules []string) {
-	for _, m := range rivals {
-		modules = append(modules, m.module)
-	}
-	return modules
 }
 
 // requestsOf returns one request from each of so many addresses.

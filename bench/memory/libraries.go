@@ -92,18 +92,16 @@ var alwaysFull = benchLimit{every: time.Nanosecond, burst: 1}
 // takes less than 2^52 nanoseconds to refill: above that, penstock would count in
 // microseconds.
 func ample(n int) benchLimit {
-	switch {
-	case n == 1:
-		return benchLimit{every: time.Microsecond, burst: 1_000_000_000}
-	case n < 100:
-		return benchLimit{every: 40 * time.Millisecond, burst: 100_000_000}
-	case n < 10_000:
-		return benchLimit{every: 4 * time.Second, burst: 1_000_000}
-	case n <= 100_000:
-		return benchLimit{every: 5 * time.Minute, burst: 10_000}
-	default:
-		return benchLimit{every: time.Hour, burst: 1_000}
+	for _, of := range []struct {
+		most  int
+		every time.Duration
+		burst int64
+	}{{1, time.Microsecond, 1e9}, {99, 40 * time.Millisecond, 1e8}, {9_999, 4 * time.Second, 1e6}, {100_000, 5 * time.Minute, 1e4}} {
+		if n <= of.most {
+			return benchLimit{of.every, of.burst}
+		}
 	}
+	return benchLimit{time.Hour, 1_000}
 }
 
 // window is the time in which a whole burst refills. A limiter that counts in
@@ -178,12 +176,9 @@ func newLimited(s penstock.Store, l penstock.Limit) *limited {
 	return &limited{lim: harness.Must(penstock.New(s, l)), store: memory, ctx: context.Background()}
 }
 
-// memoryFor returns a store for n keys: the default one while that is enough.
+// memoryFor returns a store for n keys: as large as by default while that is enough.
 func memoryFor(n int) *penstock.Memory {
-	if n <= defaultMaxKeys {
-		return penstock.NewMemory(nil)
-	}
-	return penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: n})
+	return penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: max(n, defaultMaxKeys)})
 }
 
 func tokenBucket(p benchLimit) penstock.Limit {
@@ -396,14 +391,6 @@ func openUber(benchLimit, int) limiter {
 		}
 		return t
 	})
-}
-
-// rivalModules are the modules of the rivals, for their versions.
-func rivalModules() (modules []string) {
-	for _, l := range rivals {
-		modules = append(modules, l.module)
-	}
-	return modules
 }
 
 func keyed(libraries []library) []library {

@@ -41,7 +41,9 @@ func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{Run: harness.New("memory", stdout, stderr)}
 	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 80, Turn: 10 * time.Millisecond}, harness.Turns{Rounds: 5, Turn: 200 * time.Microsecond})
 	file := b.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
-	b.Rivals = rivalModules()
+	for _, l := range rivals {
+		b.Rivals = append(b.Rivals, l.module)
+	}
 	b.Settings = func() string {
 		return fmt.Sprintf("%d rounds of %s a contender, %d-byte keys", b.Rounds, b.Turn, keySize)
 	}

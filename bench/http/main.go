@@ -123,10 +123,7 @@ type subject struct {
 // open opens middleware. If all requests are to be denied, each client has spent its
 // limit.
 func (b *bench) open(m middleware, denied bool) *subject {
-	perHour := int64(plenty)
-	if denied {
-		perHour = once
-	}
+	perHour := map[bool]int64{false: plenty, true: once}[denied]
 	handler, w, requests := m.open(perHour, http.HandlerFunc(hello)), &response{header: http.Header{}}, requestsOf(b.clients())
 	s := &subject{middleware: m, requests: requests, response: w}
 	s.Load = harness.NewLoad(m.name, 1, nil, func(_, from, calls int) (t harness.Counts) {

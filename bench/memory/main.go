@@ -92,12 +92,6 @@ func newComparison(n int, p benchLimit, rival *library) *comparison {
 	return c
 }
 
-func (c *comparison) close() {
-	if c.rival != nil {
-		release(c.rival)
-	}
-}
-
 // A timing is the result of one subject. The ratios are nanoseconds over nanoseconds of
 // the same round; they are zero without a counterpart.
 type timing struct {
@@ -176,7 +170,7 @@ func (b *bench) againstFloor(title string, c *comparison, target float64) {
 // of goroutines, and then checks that penstock held all keys.
 func (b *bench) againstRival(title string, n int, rival *library, goroutines ...int) (all [][]timing) {
 	c := newComparison(n, ample(n), rival)
-	defer c.close()
+	defer release(c.rival)
 	b.Logf("%s: penstock and %s", title, cmp.Or(c.rivalName, "the floor"))
 	for _, g := range goroutines {
 		all = append(all, b.measure(c, g))
@@ -188,9 +182,7 @@ func (b *bench) againstRival(title string, n int, rival *library, goroutines ...
 // againstFloorAndRivals compares penstock with the floor alone, for the target, and
 // then with each rival.
 func (b *bench) againstFloorAndRivals(title string, n int, target float64, rivals []library) {
-	timings := b.againstRival(title, n, nil, 1)[0]
-	b.addTimings(title, timings...)
-	b.findAgainstFloor(title, timings[1], target)
+	b.againstFloor(title, newComparison(n, ample(n), nil), target)
 	for _, rival := range rivals {
 		b.addTimings(title, last(b.againstRival(title, n, &rival, 1)[0]))
 	}

@@ -115,13 +115,7 @@ const chineseFolder = "zh-CN"
 
 // lanes are the limits of the picture of all algorithms.
 var lanes = []string{
-	"10/1s",
-	"10/1s burst=3",
-	"10/1s leaky-bucket",
-	"10/1s fixed-window",
-	"10/1s sliding-window",
-	"10/1s rolling-window",
-	"10/1s sliding-log",
+	"10/1s", "10/1s burst=3", "10/1s leaky-bucket", "10/1s fixed-window", "10/1s sliding-window", "10/1s rolling-window", "10/1s sliding-log",
 }
 
 // The traffic: one early request, so that windows have an edge at zero, and then

@@ -55,33 +55,31 @@ type library struct {
 	open   func(addr string, p benchLimit) limiter
 }
 
-var ours = library{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
+var ours = library{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock(func(p benchLimit) penstock.Limit {
+	return penstock.Limit{Count: 1, Period: p.every, Burst: p.burst}
+})}
 
 // ourWindows have no targets.
 var ourWindows = []library{
-	{"penstock fixed-window", "", 1, openPenstockWindow(penstock.FixedWindow)},
-	{"penstock sliding-window", "", 1, openPenstockWindow(penstock.SlidingWindow)},
+	{"penstock fixed-window", "", 1, openPenstock(func(p benchLimit) penstock.Limit {
+		return penstock.Limit{Count: p.burst, Period: p.window(), Algorithm: penstock.FixedWindow}
+	})},
+	{"penstock sliding-window", "", 1, openPenstock(func(p benchLimit) penstock.Limit {
+		return penstock.Limit{Count: p.burst, Period: p.window(), Algorithm: penstock.SlidingWindow}
+	})},
 }
 
-func openPenstock(addr string, p benchLimit) limiter {
-	return newPenstock(addr, penstock.Limit{Count: 1, Period: p.every, Burst: p.burst})
-}
-
-func openPenstockWindow(a penstock.Algorithm) func(string, benchLimit) limiter {
+// openPenstock opens the store with a deadline for every call, as by default.
+func openPenstock(limit func(benchLimit) penstock.Limit) func(addr string, p benchLimit) limiter {
 	return func(addr string, p benchLimit) limiter {
-		return newPenstock(addr, penstock.Limit{Count: p.burst, Period: p.window(), Algorithm: a})
+		store := harness.Must(redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: callTimeout}))
+		lim := harness.Must(penstock.New(store, limit(p)))
+		take := func(ctx context.Context, key string) (bool, error) {
+			d, err := lim.Allow(ctx, key)
+			return err == nil && d.Allowed, err
+		}
+		return limiter{take, store.Close}
 	}
-}
-
-// newPenstock opens the store with a deadline for every call, as by default.
-func newPenstock(addr string, l penstock.Limit) limiter {
-	store := harness.Must(redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: callTimeout}))
-	lim := harness.Must(penstock.New(store, l))
-	take := func(ctx context.Context, key string) (bool, error) {
-		d, err := lim.Allow(ctx, key)
-		return err == nil && d.Allowed, err
-	}
-	return limiter{take, store.Close}
 }
 
 // callTimeout is the deadline of a call. It is longer than the store's default because a
@@ -155,14 +153,8 @@ const startTimeout = time.Minute
 // connection per processor, no retries.
 func connect(addr string) rueidis.Client {
 	return harness.Must(rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:         []string{addr},
-		ForceSingleClient:   true,
-		DisableCache:        true,
-		DisableRetry:        true,
-		RingScaleEachConn:   12,
-		ReadBufferEachConn:  1 << 16,
-		WriteBufferEachConn: 1 << 16,
-		ConnWriteTimeout:    startTimeout,
+		InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true, ConnWriteTimeout: startTimeout,
+		RingScaleEachConn: 12, ReadBufferEachConn: 1 << 16, WriteBufferEachConn: 1 << 16,
 	}))
 }
 

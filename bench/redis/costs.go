@@ -69,7 +69,11 @@ func (b *bench) permits() {
 			Row(held, harness.Decimals(0)(pairs.Median("rate")), harness.Decimals(0)(takes.Median("rate")), ratio)
 		b.FindAtMost(fmt.Sprintf("acquire and release on Redis, %d callers, %d held", goroutines, held), ratio, 1.2, than)
 	}
-	b.weighPermits()
+	most := 0
+	for _, key := range strings.Fields(harness.Must(b.server.Command("KEYS", "*held100*"))) {
+		most = max(most, harness.Must(strconv.Atoi(strings.TrimSpace(harness.Must(b.server.Command("MEMORY", "USAGE", key))))))
+	}
+	b.Find("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1200 && most <= 3200, "%s bytes", harness.Thousands(most))
 }
 
 // comparePermits compares pairs of calls by callers each of which has a key that holds some permits.
@@ -96,15 +100,6 @@ func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *
 	}}
 	all := b.compareCalls(rounds, callers, calls, acquireAndRelease, takeTwice)
 	return all[0], all[1]
-}
-
-// weighPermits checks the bytes of the key that holds a hundred permits.
-func (b *bench) weighPermits() {
-	most := 0
-	for _, key := range strings.Fields(harness.Must(b.server.Command("KEYS", "*held100*"))) {
-		most = max(most, harness.Must(strconv.Atoi(strings.TrimSpace(harness.Must(b.server.Command("MEMORY", "USAGE", key))))))
-	}
-	b.Find("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1200 && most <= 3200, "%s bytes", harness.Thousands(most))
 }
 
 // settlements are what IDs and settlements cost, in memory and on Redis: a take under an ID beside one

@@ -51,7 +51,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		{Name: "lease", Run: b.leaseHotKey},
 		{Name: "overasked", Run: b.leaseAboveRate},
 		{Name: "abusers", Run: b.denyAbusers},
-		{Name: "saturated", Run: b.denySaturated},
+		{Name: "saturated", Run: func() { b.denySaturated(1); b.denySaturated(10); b.denySaturated(100) }},
 		{Name: "healthy", Run: b.healthyPath},
 		{Name: "hang", Run: b.hang},
 		{Name: "sentinel", Run: b.sentinelFailover},
@@ -141,11 +141,6 @@ func inBackground(perSecond float64, callers int, take takeFunc) (stop func() co
 	})
 }
 
-// lasting is the condition of a load of a given length.
-func lasting(length time.Duration) func(at time.Duration) bool {
-	return func(at time.Duration) bool { return at < length }
-}
-
 // scripts returns how many scripts a server runs meanwhile.
 func scripts(server *redistest.Server, load func()) int {
 	before, _ := harness.InfoOf(server).Scripts()
@@ -208,7 +203,7 @@ func (b *bench) leaseAboveRate() {
 	var next atomic.Int64
 	var t counts
 	calls := scripts(server, func() {
-		t = callPaced(lasting(2*b.span), 5*perSecond, 2*nodes, func(*rand.Rand) (penstock.Decision, error) {
+		t = callPaced(func(at time.Duration) bool { return at < 2*b.span }, 5*perSecond, 2*nodes, func(*rand.Rand) (penstock.Decision, error) {
 			return lims[next.Add(1)%nodes].Allow(context.Background(), "hot")
 		})
 	})
@@ -245,21 +240,15 @@ func (b *bench) denyAbusers() {
 
 // denySaturated takes ten times the limit of a few keys, at a steady pace, with a deny
 // cache and without.
-func (b *bench) denySaturated() {
+func (b *bench) denySaturated(keys int) {
 	server, store := b.StartStore(patient)
-	for _, keys := range []int{1, 10, 100} {
-		b.denySaturatedKeys(server, store, keys)
-	}
-}
-
-func (b *bench) denySaturatedKeys(server *redistest.Server, store penstock.Store, keys int) {
 	const perSecond = 10_000
 	each := perSecond / 10 / keys
 	burst := max(each/4, 5)
 	run := func(store penstock.Store, name string) (t counts, calls int) {
 		lim := limiter(store, fmt.Sprintf("%d/1s burst=%d name=%s", each, burst, name))
 		calls = scripts(server, func() {
-			t = callPaced(lasting(b.span), perSecond, 32, func(rng *rand.Rand) (penstock.Decision, error) {
+			t = callPaced(func(at time.Duration) bool { return at < b.span }, perSecond, 32, func(rng *rand.Rand) (penstock.Decision, error) {
 				return lim.Allow(context.Background(), strconv.Itoa(rng.IntN(keys)))
 			})
 		})

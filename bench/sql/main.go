@@ -54,9 +54,7 @@ type bench struct {
 func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{Run: harness.New("sql", stdout, stderr), ratios: map[[2]string]harness.Spread{}}
 	b.TurnFlags("rounds", "round", harness.Turns{Rounds: 15, Turn: 400 * time.Millisecond}, harness.Turns{Rounds: 2, Turn: 20 * time.Millisecond})
-	b.Settings = func() string {
-		return fmt.Sprintf("%d callers, %d rounds of %s a store", callers, b.Rounds, b.Turn)
-	}
+	b.Settings = func() string { return fmt.Sprintf("%d callers, %d rounds of %s a store", callers, b.Rounds, b.Turn) }
 	b.Prepare = func() { b.places = b.start() }
 	keys := func() int { return b.Size(10_000, 200) }
 	named := func(begin string) string { return begin + harness.Thousands(keys()) + " keys" }

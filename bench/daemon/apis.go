@@ -145,11 +145,7 @@ func fill(client *goredis.Client, keys int) {
 	}
 }
 
-const (
-	overridingDaemons = 3
-	importSize        = 10_000 // the most in one import
-	overrideCallers   = 8      // that each daemon answers meanwhile
-)
+const overrideCallers = 8 // that each daemon answers meanwhile
 
 const overrideRules = "domain: edge\ndescriptors:\n  - {key: user, limit: 1000000000/1s}\n"
 
@@ -189,7 +185,7 @@ func (b *bench) overrides() {
 func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
 	timeout := harness.Scale(b.Run, "1s", "10s") // a test is not about a Redis that is late
 	rules := b.file("overridden/bench.yaml", overrideRules)
-	for range overridingDaemons {
+	for range 3 {
 		admin := freeAddr()
 		p := b.serve("http", "--admin", admin, "--rules", rules, "--store", "redis://"+redis.Addr, "--redis-timeout", timeout)
 		b.awaitListener(p, admin) // it is opened after that of the HTTP API
@@ -200,6 +196,7 @@ func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
 
 // importOverrides bans users of whom no request comes.
 func (d overridden) importOverrides(count int) {
+	const importSize = 10_000 // the most in one import
 	for first := 0; first < count; first += importSize {
 		var table strings.Builder
 		table.WriteString("rule,key,limit\n")

@@ -77,9 +77,6 @@ const (
 	byUnit   = "rate_limit: {requests_per_unit: 4000000000, unit: "
 )
 
-// leastRules is how many of the parts have a rule at least.
-const leastRules = 5
-
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // A bench is one run.
@@ -199,7 +196,7 @@ func (w *workload) engine() *engine.Engine {
 		o.TopKeys = topkeys.New(nil)
 	}
 	text := "domain: edge\ndescriptors:\n"
-	for _, p := range parts[:max(w.descriptors, leastRules)] {
+	for _, p := range parts[:max(w.descriptors, 5)] {
 		text += fmt.Sprintf("  - {key: %s, %s}\n", p.key, p.limit)
 	}
 	e := engine.New(penstock.NewMemory(nil), o)

@@ -65,13 +65,6 @@ func command(args []string, stdout, stderr io.Writer) int {
 	})
 }
 
-// The hourly limits of clients that are always allowed, and of clients that are denied
-// from the second request on.
-const (
-	plenty = 1_000_000_000
-	once   = 1
-)
-
 // compare measures all middleware in turns.
 func (b *bench) compare(title string, denied bool) {
 	subjects := b.measure(title, append([]middleware{ours, bare}, rivals...), denied)
@@ -120,10 +113,10 @@ type subject struct {
 	allocs   float64
 }
 
-// open opens middleware. If all requests are to be denied, each client has spent its
-// limit.
+// open opens middleware, with a limit that allows all requests. If they are to be denied, each client has spent a
+// limit of one.
 func (b *bench) open(m middleware, denied bool) *subject {
-	perHour := map[bool]int64{false: plenty, true: once}[denied]
+	perHour := map[bool]int64{false: 1_000_000_000, true: 1}[denied]
 	handler, w, requests := m.open(perHour, http.HandlerFunc(hello)), &response{header: http.Header{}}, requestsOf(b.clients())
 	s := &subject{middleware: m, requests: requests, response: w}
 	s.Load = harness.NewLoad(m.name, 1, nil, func(_, from, calls int) (t harness.Counts) {

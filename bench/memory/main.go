@@ -240,12 +240,9 @@ func (b *bench) idleKeys() {
 	b.addTimings(title, b.measure(newComparison(b.million, alwaysFull, nil), 1)[1])
 }
 
-// aloneTurns is how many processes measure each limiter.
-const aloneTurns = 3
-
 // aloneKeys measures a million keys with each limiter alone in a process of its own, as a
 // program has it: no other limiter evicts its entries from the caches. The processes take
-// turns.
+// three turns each.
 func (b *bench) aloneKeys() {
 	title := harness.Thousands(b.million) + " keys, each limiter alone in its process"
 	var contenders []*harness.Contender
@@ -257,7 +254,7 @@ func (b *bench) aloneKeys() {
 			}
 		}})
 	}
-	harness.TakeTurns(aloneTurns, contenders...)
+	harness.TakeTurns(3, contenders...)
 	var all []timing
 	for _, c := range contenders {
 		t := timing{name: c.Name, nanos: harness.SpreadOf(c.Of("ns")), toOurs: c.To(contenders[0], "ns")}
@@ -267,19 +264,13 @@ func (b *bench) aloneKeys() {
 	b.findFastest(title, all, 2)
 }
 
-// A process measures in one round for so many keys.
-const (
-	keysPerRound = 25_000
-	aloneRound   = 10 * time.Millisecond
-)
-
 // timeAlone returns the nanoseconds of a call, its allocations, and how many different keys were used.
 func (l library) timeAlone(keys int) map[string]float64 {
 	opened := l.openFilled(ample(keys), keys)
 	defer release(opened)
 	s := newSubject(l.name, opened, newRing(0, keys), 1)
-	rounds, enough := max(keys/keysPerRound, 1), min(keys, enoughKeys)
-	takeTurns(rounds, aloneRound, enough/rounds+1, []*subject{s})
+	rounds, enough := max(keys/25_000, 1), min(keys, enoughKeys)
+	takeTurns(rounds, 10*time.Millisecond, enough/rounds+1, []*subject{s})
 	return map[string]float64{"ns": s.Median("ns"), "allocations": s.Allocations(allocationCalls), "keys": float64(s.verify(workload{keys: enough}))}
 }
 

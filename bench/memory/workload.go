@@ -22,10 +22,7 @@ const keySize = 20
 
 // The seeds of the orders in which keys are walked and filled. They differ, so that the
 // memory layout of the fill does not help the walk.
-const (
-	walkShuffle = 1
-	fillShuffle = 2
-)
+const walkShuffle, fillShuffle = 1, 2
 
 // A ring holds keys in one flat string, in the order in which they are walked.
 // Reading the next key costs a few nanoseconds because it lies beside the
@@ -144,13 +141,11 @@ func takeTurns(rounds int, length time.Duration, least int, subjects []*subject)
 	harness.TakeTurns(rounds, subjects...)
 }
 
-const (
-	// noAllocations is the threshold for no allocations: the runtime itself allocates at times.
-	noAllocations = 0.001
+// noAllocations is the threshold for no allocations: the runtime itself allocates at times.
+const noAllocations = 0.001
 
-	// allocationCalls is during how many calls allocations are counted.
-	allocationCalls = 50_000
-)
+// allocationCalls is during how many calls allocations are counted.
+const allocationCalls = 50_000
 
 // Wrong workloads look fast: keys that are all the same, or calls that are denied and
 // so do no work. So every case verifies its workload, and the command exits with a

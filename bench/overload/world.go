@@ -76,10 +76,7 @@ type outcome struct {
 	critical    bool
 }
 
-const (
-	refused = time.Duration(-1)
-	gaveUp  = time.Duration(-2)
-)
+const refused, gaveUp = time.Duration(-1), time.Duration(-2)
 
 // send sends calls at random times for as long as that.
 func (c *clients) send(rate simserver.Rate, r *rand.Rand, length time.Duration, call func(due time.Duration)) {

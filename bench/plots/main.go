@@ -58,8 +58,12 @@ var pictures = []picture{
 	{"keys.svg", "keys.csv", drawKeys},
 	{"outage.svg", "outage.csv", drawOutage},
 	{"regions.svg", "regions.csv", drawRegions},
-	{"overload-busy.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "busy") }},
-	{"overload-idle.svg", "overload.csv", func(rows [][]string) string { return drawOverload(rows, "idle") }},
+	{"overload-busy.svg", "overload.csv", func(rows [][]string) string {
+		return drawOverload(rows, "busy", "Served within 100 ms, a second (higher is better)")
+	}},
+	{"overload-idle.svg", "overload.csv", func(rows [][]string) string {
+		return drawOverload(rows, "idle", "The same, when the workers wait for a database")
+	}},
 	{"overload-real.svg", "overload-real.csv", drawRealOverload},
 }
 
@@ -366,16 +370,10 @@ func drawKeys(rows [][]string) string {
 	return c.String()
 }
 
-// overloadTitles are the pictures of goodput by offered load, by case.
-var overloadTitles = map[string]string{
-	"busy": "Served within 100 ms, a second (higher is better)",
-	"idle": "The same, when the workers wait for a database",
-}
-
 // drawOverload plots goodput against offered load.
-func drawOverload(rows [][]string, which string) string {
+func drawOverload(rows [][]string, which, title string) string {
 	all := readCase(rows, which, 1)
-	c := newCanvas(860, 470, overloadTitles[which])
+	c := newCanvas(860, 470, title)
 	c.text(16, 46, "start", "soft", "A server of 1,000 calls a second: ten workers, 10 ms a call.")
 	x, y := axis{500, 10_000, 60, 620, true}, axis{0, 1100, 400, 80, false}
 	c.grid(x, y, steps(250, 1001)...)

@@ -73,7 +73,7 @@ func TestDrawRealOverloadNamesEachLimiter(t *testing.T) {
 }
 
 func TestDrawOverloadRejectsMissingCase(t *testing.T) {
-	if err := harness.Try(func() { drawOverload([][]string{{"busy", "penstock", "500", "500"}}, "idle") }); err == nil {
+	if err := harness.Try(func() { drawOverload([][]string{{"busy", "penstock", "500", "500"}}, "idle", "title") }); err == nil {
 		t.Error("a case without samples is drawn")
 	}
 }

@@ -294,10 +294,7 @@ func (b *bench) clients() {
 		row := append([]any{c.Name, harness.Decimals(0)(c.Median("rate") / 1000), c.To(clients[1], "rate"), c.To(clients[2], "rate")}, c.Medians(1, "client", "server")...)
 		t.Row(append(row, harness.Decimals(1)(c.Allocations(b.Size(50_000, 1_000))))...)
 	}
-	b.findClients(clients[0], clients[1], clients[2])
-}
-
-func (b *bench) findClients(ours, trivial, redisRate *client) {
+	ours, trivial, redisRate := clients[0], clients[1], clients[2]
 	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, harness.Thousands(b.Size(10_000, 200)))
 	b.FindAtLeast(title, ours.To(redisRate, "rate"), 2, "redis_rate")
 	b.FindAtLeast(title, ours.To(trivial, "rate"), 0.55, "a trivial EVALSHA without deadline")

@@ -12,27 +12,22 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/harness"
 )
 
-// A kind is a kind of calls that is compared with others.
-type kind struct {
-	prepare func() // is called before each turn; nil for nothing
-	call    func(caller, i int) error
-}
-
-// compareCalls measures kinds of calls in turns, after one to fill caches. Besides the time of a call
-// there is that of its scripts in the server, if it is on Redis.
-func (b *bench) compareCalls(rounds, callers, calls int, kinds ...kind) (all []*harness.Load) {
+// compareCalls measures kinds of calls in turns, after one to fill caches. Before each round it lets the caller
+// prepare. Besides the time of a call there is that of its scripts in the server, if it is on Redis.
+func (b *bench) compareCalls(rounds, callers, calls int, prepare func(), kinds ...func(caller, i int) error) (all []*harness.Load) {
 	scripts := func() map[string]float64 {
 		_, micros := b.server.info().Scripts()
 		return map[string]float64{"µs": float64(micros)}
 	}
-	for _, k := range kinds {
+	for _, call := range kinds {
 		s := newLoad("", callers, scripts, func(i int) (bool, error) {
-			err := k.call(i%calls*callers/calls, i%calls)
+			err := call(i%calls*callers/calls, i%calls)
 			return err == nil, err
 		})
-		s.Calls, s.Before = calls, k.prepare
+		s.Calls = calls
 		all = append(all, s)
 	}
+	all[0].Before = prepare
 	harness.WarmUp(all...)
 	harness.TakeTurns(rounds, all...)
 	for _, s := range all {
@@ -90,15 +85,15 @@ func (b *bench) comparePermits(rounds, callers, calls, held int) (pairs, takes *
 		}
 	}
 	round := 0
-	acquireAndRelease := kind{func() { round++ }, func(caller, i int) error {
+	acquireAndRelease := func(caller, i int) error {
 		id := fmt.Sprintf("call%d-%d", round, i)
 		return cmp.Or(take(store, permit(caller, id, 1)), take(store, permit(caller, id, -1)))
-	}}
-	takeTwice := kind{nil, func(caller, _ int) error {
+	}
+	takeTwice := func(caller, _ int) error {
 		r := penstock.Request{Key: permit(caller, "", 1).Key, Cost: 1, Limit: penstock.PerHour(1 << 30)}
 		return cmp.Or(take(store, r), take(store, r))
-	}}
-	all := b.compareCalls(rounds, callers, calls, acquireAndRelease, takeTwice)
+	}
+	all := b.compareCalls(rounds, callers, calls, func() { round++ }, acquireAndRelease, takeTwice)
 	return all[0], all[1]
 }
 
@@ -146,12 +141,11 @@ func (b *bench) compareSettlements(title string, store penstock.Store, callers, 
 			requests[2][i] = r
 		}
 	}
-	kinds := make([]kind, len(requests))
+	kinds := make([]func(caller, i int) error, len(requests))
 	for n := range kinds {
-		kinds[n].call = func(_, i int) error { return take(store, requests[n][i]) }
+		kinds[n] = func(_, i int) error { return take(store, requests[n][i]) }
 	}
-	kinds[0].prepare = prepare
-	all := b.compareCalls(b.Size(100, 3), callers, calls, kinds...)
+	all := b.compareCalls(b.Size(100, 3), callers, calls, prepare, kinds...)
 	withID, settled := all[1].To(all[0], "ns"), all[2].To(all[1], "ns")
 	b.Table("Takes under IDs and settlements: medians of the rounds", "store", "callers", "take, ns", "under an ID", "settle").
 		Row(title, callers, harness.Decimals(0)(all[0].Median("ns")), withID, settled)

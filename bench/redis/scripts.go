@@ -43,10 +43,7 @@ type shape struct {
 
 // The placeholders of the key's number, which redis-benchmark replaces with twelve
 // digits, and of the time, which it does not know.
-const (
-	numberMark = "__rand_int__"
-	timeMark   = "__time__"
-)
+const numberMark, timeMark = "__rand_int__", "__time__"
 
 // at returns the command for a key at a time, in milliseconds from some start.
 func (s *shape) at(number, at int) []string {
@@ -98,11 +95,7 @@ func keyOf(letters string) string { return "user:" + letters + numberMark }
 
 // An hour, and a bucket of a tenth of it, in nanoseconds, as Istio counts; and the time
 // in nanoseconds, from milliseconds.
-const (
-	hourNanos   = "3600000000000"
-	bucketNanos = "360000000000"
-	timeNanos   = timeMark + "000000"
-)
+const hourNanos, bucketNanos, timeNanos = "3600000000000", "360000000000", timeMark + "000000"
 
 // largeLimit is never reached in a run.
 const largeLimit = "1000000"
@@ -269,10 +262,7 @@ func scriptShapes() (shapes []*shape, ours int) {
 
 // scriptTargets are the targets of the scripts as shares of INCR's rate, and instructionTargets as
 // multiples of INCR's instructions, in the order of ourShapes.
-var (
-	scriptTargets      = []float64{0.18, 0.19, 0.18}
-	instructionTargets = []float64{9.5, 10, 10.5}
-)
+var scriptTargets, instructionTargets = []float64{0.18, 0.19, 0.18}, []float64{9.5, 10, 10.5}
 
 // scripts measures every shape with 50 connections and pipelines of 16, on existing
 // keys.

@@ -61,10 +61,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 }
 
 // The timeouts of a call: long if nothing is to fail, or the default.
-const (
-	patient = 10 * time.Second
-	usual   = 50 * time.Millisecond
-)
+const patient, usual = 10 * time.Second, 50 * time.Millisecond
 
 func limiter(store penstock.Store, text string) *penstock.Limiter {
 	return harness.Must(penstock.New(store, harness.Must(penstock.ParseLimit(text))))

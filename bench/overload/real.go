@@ -50,9 +50,7 @@ func (b *bench) realServers() {
 			c.name, c.config.Mean, c.deadline)
 		b.grid(title, offers, contenders, func(l library, times float64) string { return cells[fmt.Sprint(l.name, times)] })
 	}
-	if b.realCSV != "" {
-		harness.WriteCSV(b.realCSV, lines)
-	}
+	harness.WriteCSV(b.realCSV, lines)
 }
 
 // A realResult is what a real server served of a load.

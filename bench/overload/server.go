@@ -52,7 +52,7 @@ func serveHTTP(task string) {
 
 // newHandler returns the handler behind its limiter: a gate is middleware, as in a real server.
 func newHandler(c serverConfig) http.Handler {
-	work := func() time.Duration { return exponentialOf(c.Mean) }
+	work := func() time.Duration { return time.Duration(rand.ExpFloat64() * float64(c.Mean)) } //nolint:gosec // a workload
 	if c.Equal {
 		work = func() time.Duration { return c.Mean }
 	}
@@ -95,10 +95,6 @@ func busyHandler(work func() time.Duration) http.HandlerFunc {
 		hash(int(work().Seconds() * 1000 * perMilli))
 		w.WriteHeader(http.StatusNoContent)
 	}
-}
-
-func exponentialOf(mean time.Duration) time.Duration {
-	return time.Duration(rand.ExpFloat64() * float64(mean)) //nolint:gosec // a workload
 }
 
 func hash(times int) {

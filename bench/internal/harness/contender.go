@@ -354,15 +354,19 @@ func (i Info) Since(before Info) Info {
 	return d
 }
 
-// Keys and Expires are how many keys there are, and how many of them expire.
-func (i Info) Keys() int    { return int(i["db0.keys"]) }
+// Keys returns how many keys there are.
+func (i Info) Keys() int { return int(i["db0.keys"]) }
+
+// Expires returns how many keys expire.
 func (i Info) Expires() int { return int(i["db0.expires"]) }
 
 // Processor returns the processor time, of the system's too, in microseconds.
 func (i Info) Processor() float64 { return 1e6 * (i["used_cpu_user"] + i["used_cpu_sys"]) }
 
-// Calls and Micros are how often a command was called, from scripts too, and for how many microseconds it ran.
-func (i Info) Calls(command string) int  { return int(i["cmdstat_"+command+".calls"]) }
+// Calls returns how often a command was called, from scripts too.
+func (i Info) Calls(command string) int { return int(i["cmdstat_"+command+".calls"]) }
+
+// Micros returns for how many microseconds a command ran.
 func (i Info) Micros(command string) int { return int(i["cmdstat_"+command+".usec"]) }
 
 // Failed counts the commands that ended in an error.

@@ -85,7 +85,9 @@ type FallbackChange struct {
 //
 // If the primary store fails to answer a call, the secondary decides it at once.
 // After a few such calls a breaker opens: the primary counts as down, and only
-// probes call it until one succeeds. Errors are returned only for malformed
+// probes call it until one succeeds. Requests start these, and [Fallback.Down] does: in a
+// program without either, the primary still counts as down after an outage, and the secondary
+// decides the first requests, until the probe is answered. Errors are returned only for malformed
 // requests, and to callers whose own context has ended. A [KeyError] concerns
 // only its key: the secondary decides that request, and the primary still counts
 // as up.

@@ -34,7 +34,7 @@ import (
 // again in the course of the limit, like all units taken; the retry of a call with an
 // ID that ended so is then [penstock.ErrUnknownID]. After an error, units that a node may have
 // reserved are refunded in the background; a retry with the same ID waits for that, and must be
-// made by the same process, or after another Timeout. A refund that Redis executes later still,
+// made by the same process, or after 20 more Timeouts. A refund that Redis executes later still,
 // after it hung, takes back what such a retry was granted.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	start := time.Now()

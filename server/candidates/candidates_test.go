@@ -83,9 +83,9 @@ func TestSetTriesUntilATime(t *testing.T) {
 		if err := s.Try(rule, limit(t, "3/1m"), time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour - 1)
+		time.Sleep(time.Hour - time.Nanosecond)
 		want("3/1m", candidates.FromAPI, 1)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		want("5/1m", candidates.FromRule, 2)
 		if err := s.Try(rule, limit(t, "4/1m"), time.Time{}); err != nil {
 			t.Fatal(err)

@@ -148,7 +148,7 @@ func (g *Gate) endCohort(now int64) {
 	rate := float64(c.begun) / float64(c.closedAt-began)
 	m.mean.Store(int64(mean))
 	c.span = min(max(int64(variance/meanVariance/rate), minSpan), max(maxSpan, int64(4*mean)))
-	if g.fixed {
+	if g.fixed || g.curve.trial.to > 0 {
 		return
 	}
 	c.finder.update(measurement{

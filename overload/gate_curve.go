@@ -20,7 +20,10 @@ type departureCurve struct {
 	usual, recent     arrivals
 	admittedAt        int
 	refusedAt, seenAt int64
-	jumpedAt          int64 // when more calls began to arrive than did, or any
+	jumpedAt          int64   // when more calls began to arrive than did, or any
+	few, took         float64 // workers and what a call takes, from before calls seemed slower; infinite if they are not known to be few
+	slower, faster    rateTest
+	trial             trial
 }
 
 // arrivals are how many calls arrived in a time.
@@ -56,12 +59,12 @@ func (c *departureCurve) changed(now int64, inFlight int, ended int64) {
 		return
 	}
 	since := now - max(c.at.Swap(now), from)
-	if inFlight > 0 && inFlight <= curveStates {
-		c.states[inFlight].Add(min(max(since, 0), int64(time.Minute)) + ended*oneSample)
+	if inFlight > 0 {
+		c.states[min(inFlight, curveStates)].Add(min(max(since, 0), int64(time.Minute)) + ended*oneSample)
 	}
 }
 
-// checkCurve lowers the limit to what few workers need if many more calls arrive than did.
+// checkCurve looks for a crowd, and for a change of the server.
 func (g *Gate) checkCurve(now int64) {
 	control, c := &g.control, &g.curve
 	if !control.mu.TryLock() {
@@ -69,14 +72,29 @@ func (g *Gate) checkCurve(now int64) {
 	}
 	defer control.mu.Unlock()
 	c.dueAt.Store(now + curveEvery)
-	c.collectStates(now)
+	if c.slower.evidence == 0 {
+		c.few, c.took = c.fewWorkers(control.spread)
+	}
+	d, expected := c.collectStates(now)
 	c.collectArrivals(now, g.word.Load())
-	if now-c.jumpedAt > jumpTime {
+	if c.trial.to > 0 {
+		g.continueTrial(now, d)
 		return
 	}
-	workers, took, evidence := c.workers()
-	calls, nanos := c.usual.calls+c.recent.calls, c.usual.nanos+c.recent.nanos
-	if calls < recentArrivals || workers > fewWorkers || evidence < clearEvidence*max(control.spread, 1) {
+	if !math.IsInf(c.took, 1) {
+		g.noticeChange(expected, d.ended)
+	}
+	if c.trial.to == 0 && now-c.jumpedAt <= jumpTime {
+		g.meetCrowd(now)
+	}
+}
+
+// meetCrowd lowers the limit to what few workers need if they are clearly overloaded.
+func (g *Gate) meetCrowd(now int64) {
+	control, c := &g.control, &g.curve
+	workers, took := c.fewWorkers(control.spread)
+	calls, nanos := c.arrived()
+	if calls < recentArrivals || math.IsInf(took, 1) {
 		return
 	}
 	c.jumpedAt = now - 2*jumpTime
@@ -87,20 +105,22 @@ func (g *Gate) checkCurve(now int64) {
 	}
 }
 
-func (c *departureCurve) collectStates(now int64) {
-	ended := int64(0)
+// collectStates returns the calls that ended, and how many would have at the usual rate.
+func (c *departureCurve) collectStates(now int64) (d departures, expected float64) {
 	for n := range c.states {
 		state := c.states[n].Swap(0)
-		ended += state / oneSample
+		d.add(departures{float64(state / oneSample), float64(state % oneSample)})
+		expected += float64(state%oneSample) * min(float64(n), c.few) / c.took
 		c.nanos[n] += float64(state % oneSample)
 		c.ended[n] += float64(state / oneSample)
 		old := curveCalls / max(c.ended[n], curveCalls)
 		c.nanos[n] *= old
 		c.ended[n] *= old
 	}
-	if ended > curveCalls {
+	if d.ended > curveCalls {
 		c.from.Store(now + curvePause)
 	}
+	return d, expected
 }
 
 // collectArrivals compares recent arrivals with the usual ones.
@@ -121,6 +141,20 @@ func (c *departureCurve) collectArrivals(now int64, word uint64) {
 		c.usual = arrivals{old * (c.usual.calls + calls), old * (c.usual.nanos + c.recent.nanos)}
 		c.recent = arrivals{}
 	}
+}
+
+// arrived returns how many calls arrived lately, and in which time.
+func (c *departureCurve) arrived() (calls, nanos float64) {
+	return c.usual.calls + c.recent.calls, c.usual.nanos + c.recent.nanos
+}
+
+// fewWorkers returns the workers and what a call takes, which is infinite if they are not clearly few.
+func (c *departureCurve) fewWorkers(spread float64) (workers, took float64) {
+	workers, took, evidence := c.workers()
+	if workers > fewWorkers || evidence < clearEvidence*max(spread, 1) {
+		took = math.Inf(1)
+	}
+	return workers, took
 }
 
 // workers returns the likeliest number of workers, what a call takes, and by how much they are likelier than more

@@ -141,3 +141,22 @@ func TestGateServesCrowdAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestGateFollowsCapacity has servers of few workers whose calls take three times as long, because they queue, and ten
+// times as long, because they wait for something else. A gate that finds it out by cohorts serves 0.3 to 0.5, and 0.6 to
+// 0.8, of what the best fixed limit does.
+func TestGateFollowsCapacity(t *testing.T) {
+	for name, least := range map[string][3]float64{ // for one, two and four workers
+		"a third of the capacity for 15 s, 0.9×": {0.18, 0.24, 0.25},
+		"a third of the capacity for 15 s, 2×":   {0.25, 0.27, 0.28},
+		"dependency ten times slower, 2×":        {0.76, 0.80, 0.77},
+	} {
+		for i, workers := range []int{1, 2, 4} {
+			mean := 0.0
+			for _, work := range heldOutWork {
+				mean += runScenario(scenariosOf(name)[0], workers, work, GateOptions{}).good / float64(len(heldOutWork))
+			}
+			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, name), mean, least[i], anything)
+		}
+	}
+}

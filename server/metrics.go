@@ -69,20 +69,25 @@ func newMetrics() *metrics {
 		snapshots:         newCounterVec("penstock_snapshots_total", "Snapshots by result, success or failure.", "result"),
 		snapshotTime:      newGauge("penstock_snapshot_timestamp_seconds", "Unix time of the last successful snapshot."),
 	}
-	m.lastLoadOK.Set(1)
-	for _, result := range []string{"success", "failure"} {
-		m.configLoads.WithLabelValues(result) // so that it begins at 0, and the first failure is an increase
-	}
-	for _, action := range audit.Actions {
-		for _, result := range audit.Results {
-			m.actions.WithLabelValues(action, string(result)) // so that it begins at 0
-		}
-	}
+	m.begin()
 	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.lastLoadOK, m.rules, m.invalidRequests,
 		m.actions, m.auditErrors,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// begin gives metrics their first values, so that a counter begins at 0 and the first failure is an increase.
+func (m *metrics) begin() {
+	m.lastLoadOK.Set(1)
+	for _, result := range []string{"success", "failure"} {
+		m.configLoads.WithLabelValues(result)
+	}
+	for _, action := range audit.Actions {
+		for _, result := range audit.Results {
+			m.actions.WithLabelValues(action, string(result))
+		}
+	}
 }
 
 func newGauge(name, help string) prometheus.Gauge {

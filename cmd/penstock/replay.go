@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock/server/accesslog"
 	"github.com/penstock-io/penstock/server/replay"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
 
@@ -54,7 +55,11 @@ The exit code is 1 if one is met.`,
 		Args: wantArgs("LOG..."),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
-	flags := c.Flags()
+	f.addTo(c.Flags())
+	return c
+}
+
+func (f *replayFlags) addTo(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.StringVar(&f.rules, "rules", "", "rule file, or directory of rule files, to try")
 	flags.StringVar(&f.compare, "compare", "", "rules in force, to show what changes")
@@ -69,7 +74,6 @@ The exit code is 1 if one is met.`,
 	flags.IntVar(&f.options.TopKeys, "top", 10, "how many of the most denied keys to print for each rule")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	flags.StringVar(&f.html, "html", "", "also write the report to this file, as a page with pictures")
-	return c
 }
 
 func (f *replayFlags) run(c *cobra.Command, logs []string) error {

@@ -236,18 +236,22 @@ func (e *environment) store() (string, error) {
 		return "", errors.New("REDIS_URL: want host:port, or more of them with commas between; and before them a master's name with REDIS_TYPE=SENTINEL")
 	}
 	if e.flag("REDIS_TLS") {
-		query.Set("tls", "true")
-		if e.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
-			query.Set("verify_hostname", "false")
-		}
-		for name, variable := range map[string]string{"cert": "REDIS_TLS_CLIENT_CERT", "key": "REDIS_TLS_CLIENT_KEY", "ca": "REDIS_TLS_CACERT"} {
-			if path := e.get(variable, ""); path != "" {
-				query.Set(name, path)
-			}
-		}
+		e.setTLS(query)
 	}
 	u.RawQuery = query.Encode()
 	return u.String(), nil
+}
+
+func (e *environment) setTLS(query url.Values) {
+	query.Set("tls", "true")
+	if e.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
+		query.Set("verify_hostname", "false")
+	}
+	for name, variable := range map[string]string{"cert": "REDIS_TLS_CLIENT_CERT", "key": "REDIS_TLS_CLIENT_KEY", "ca": "REDIS_TLS_CACERT"} {
+		if path := e.get(variable, ""); path != "" {
+			query.Set(name, path)
+		}
+	}
 }
 
 // setSingle sets the address of one server. It may be a URL, as for the client of envoyproxy/ratelimit.

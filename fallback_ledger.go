@@ -105,7 +105,7 @@ func (f *Fallback) addDebt(s *fallbackShard, r *Request, local Limit, d *Decisio
 // debtUntil returns when the window ends that a decision was charged to, or when its bucket is full.
 func (f *Fallback) debtUntil(r *Request, d *Decision) int64 {
 	until := f.clock.Now() + int64(d.ResetAfter)
-	if r.Limit.Algorithm == SlidingWindow {
+	if r.Limit.slides() {
 		until -= int64(r.Limit.Period) // the debt ends one window before the key is idle
 	}
 	return until
@@ -461,7 +461,7 @@ func (f *Fallback) unpaid(d *debt) int64 {
 		return d.units
 	}
 	grant := algorithm.Grant{Owed: d.units, Due: d.until}
-	if d.limit.Algorithm == SlidingWindow {
+	if d.limit.slides() {
 		grant.Due += int64(d.limit.Period) // the next window counts them too
 	}
 	return grant.Unpaid(f.clock.Now(), cl.interval())

@@ -56,6 +56,8 @@ var algorithms = [...]struct {
 	name    string
 	bucket  bool // has a rate and a Burst
 	aligns  bool // has an Align, Offset and Zone
+	ends    bool // all units come back at once, at the ResetAfter of a decision
+	slides  bool // units come back for one Period after the window of a decision has ended
 	parts   bool // has Buckets
 	owes    bool // a charge can take more than is left
 	queue   bool // admits with a delay
@@ -64,10 +66,13 @@ var algorithms = [...]struct {
 
 	maxCount, maxPeriod limitBound
 }{
-	TokenBucket:   {name: "token-bucket", bucket: true, owes: true, lease: leaseAges},
-	LeakyBucket:   {name: "leaky-bucket", bucket: true, owes: true, queue: true},
-	FixedWindow:   {name: "fixed-window", aligns: true, owes: true, lease: leaseEnds},
-	SlidingWindow: {name: "sliding-window", owes: true, lease: leaseEndsBefore, maxCount: limitBound{maxSlidingCount, "a sliding-window"}},
+	TokenBucket: {name: "token-bucket", bucket: true, owes: true, lease: leaseAges},
+	LeakyBucket: {name: "leaky-bucket", bucket: true, owes: true, queue: true},
+	FixedWindow: {name: "fixed-window", aligns: true, ends: true, owes: true, lease: leaseEnds},
+	SlidingWindow: {
+		name: "sliding-window", slides: true, owes: true, lease: leaseEndsBefore,
+		maxCount: limitBound{maxSlidingCount, "a sliding-window"},
+	},
 	RollingWindow: {name: "rolling-window", parts: true},
 	SlidingLog: {
 		name:      "sliding-log",
@@ -125,12 +130,23 @@ func (l Limit) CanLease() bool { return l.leaseKind() != noLease }
 // HasQueue reports whether requests are admitted with a delay: those of a leaky bucket.
 func (l Limit) HasQueue() bool { return l.hasQueue() }
 
+// CanAlign reports whether the limit has an Align, an Offset and a Zone: a fixed window.
+func (l Limit) CanAlign() bool { return l.aligns() }
+
+// HasBuckets reports whether the limit counts in Buckets: a rolling window.
+func (l Limit) HasBuckets() bool { return l.hasParts() }
+
+// ResetsAtOnce reports whether all units come back at once, at the ResetAfter of a decision: those of a fixed window.
+func (l Limit) ResetsAtOnce() bool { return l.ends() }
+
 // These do not copy the limit. An unknown algorithm, which is invalid, has no properties.
 func (l *Limit) isBucket() bool   { return l.isKnown() && algorithms[l.Algorithm].bucket }
 func (l *Limit) canOwe() bool     { return l.isKnown() && algorithms[l.Algorithm].owes }
 func (l *Limit) hasQueue() bool   { return l.isKnown() && algorithms[l.Algorithm].queue }
 func (l *Limit) hasPermits() bool { return l.isKnown() && algorithms[l.Algorithm].permits }
 func (l *Limit) aligns() bool     { return l.isKnown() && algorithms[l.Algorithm].aligns }
+func (l *Limit) ends() bool       { return l.isKnown() && algorithms[l.Algorithm].ends }
+func (l *Limit) slides() bool     { return l.isKnown() && algorithms[l.Algorithm].slides }
 func (l *Limit) hasParts() bool   { return l.isKnown() && algorithms[l.Algorithm].parts }
 func (l *Limit) leaseKind() leaseKind {
 	if !l.isKnown() {

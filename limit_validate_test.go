@@ -276,3 +276,21 @@ func arbitraryLimit() *rapid.Generator[Limit] {
 func anyBytes(most int) *rapid.Generator[string] {
 	return rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, most), func(b []byte) string { return string(b) })
 }
+
+func TestLimitProperties(t *testing.T) {
+	for want, has := range map[string]func(*Limit) bool{
+		"token-bucket or leaky-bucket": func(l *Limit) bool { return l.IsBucket() },
+		"leaky-bucket":                 func(l *Limit) bool { return l.HasQueue() },
+		"fixed-window":                 func(l *Limit) bool { return l.CanAlign() && l.ResetsAtOnce() },
+		"rolling-window":               func(l *Limit) bool { return l.HasBuckets() },
+		"concurrent":                   func(l *Limit) bool { return l.HasPermits() },
+		"token-bucket, fixed-window or sliding-window": func(l *Limit) bool { return l.CanLease() },
+	} {
+		if got := algorithmsThat(has); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if unknown := (Limit{Algorithm: 99}); unknown.CanAlign() || unknown.HasBuckets() || unknown.ResetsAtOnce() {
+		t.Error("an unknown algorithm has properties")
+	}
+}

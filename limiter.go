@@ -251,13 +251,11 @@ func (l *Limiter) checkWait(d Decision, n int64, left time.Duration) error {
 		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit-l.template.KeepFree)
 	}
 	wait := d.RetryAfter
-	switch l.compiled.limit.Algorithm {
-	case TokenBucket:
-		if l.template.KeepFree == 0 {
-			wait += min(left, time.Duration(l.compiled.token.Reach()))
-		}
-	case LeakyBucket:
+	switch limit := &l.compiled.limit; {
+	case limit.hasQueue():
 		wait = d.ResetAfter
+	case limit.isBucket() && l.template.KeepFree == 0:
+		wait += min(left, time.Duration(l.compiled.token.Reach()))
 	}
 	if wait > left {
 		return fmt.Errorf("penstock: %w: %v needed, %v left", ErrDeadline, wait, left)

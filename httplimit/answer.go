@@ -95,7 +95,7 @@ func (a *Answer) effectiveWindow() (time.Duration, bool) {
 		return d.RetryAfter, d.RetryAfter != penstock.Never
 	case a.Limit.Count <= 0:
 		return 0, false
-	case a.Limit.Algorithm == penstock.FixedWindow:
+	case a.Limit.ResetsAtOnce():
 		return max(d.ResetAfter, a.timeFor(d.Remaining)), true
 	case d.Remaining > 0:
 		return a.timeFor(d.Remaining), true

@@ -407,7 +407,7 @@ func denyAll(items []takeAllItem, ds []penstock.Decision) {
 func denyLate(items []takeAllItem, ds []penstock.Decision) {
 	for i := range items {
 		it := &items[i]
-		if it.limit.step != script.LeakyBucket || it.ask.Cost == 0 || it.ask.Overdraw {
+		if !it.limit.normal.HasQueue() || it.ask.Cost == 0 || it.ask.Overdraw {
 			continue
 		}
 		b := it.limit.bucketOf(it.state[0])

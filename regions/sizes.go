@@ -119,7 +119,7 @@ func SizesOf(l penstock.Limit, s Settings, regions int, roundTrip time.Duration)
 	perSecond := float64(n.Count) / n.Period.Seconds()
 	inFlight := perSecond * roundTrip.Seconds() // what the rate brings in one round trip
 	hold := s.Pool
-	ends := n.Algorithm == penstock.FixedWindow
+	ends := n.ResetsAtOnce()
 	switch {
 	case hold != 0:
 	case n.IsBucket():

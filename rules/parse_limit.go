@@ -150,7 +150,7 @@ func (d *draft) buildLimit() penstock.Limit {
 	}
 	if l.Zone != "" {
 		l.Align = unitOf(l.Period).align()
-	} else if l.Algorithm == penstock.FixedWindow {
+	} else if l.CanAlign() {
 		l.Align = penstock.AlignClock
 	}
 	d.checkLimit(l)

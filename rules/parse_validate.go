@@ -109,8 +109,8 @@ func (d *draft) checkAlgorithm(l penstock.Limit) bool {
 		needs func(penstock.Limit) bool
 	}{
 		{"burst", d.isSet("burst"), penstock.Limit.IsBucket},
-		{"buckets", d.isSet("buckets"), is(penstock.RollingWindow)},
-		{"zone", d.isSet("zone"), is(penstock.FixedWindow)},
+		{"buckets", d.isSet("buckets"), penstock.Limit.HasBuckets},
+		{"zone", d.isSet("zone"), penstock.Limit.CanAlign},
 		{"lease", d.rule.Lease != nil && *d.rule.Lease, penstock.Limit.CanLease},
 		{"charge", d.rule.ChargeAlways, penstock.Limit.CanOwe},
 		{"id", d.isSet("id"), penstock.Limit.HasPermits},
@@ -126,10 +126,6 @@ func (d *draft) checkAlgorithm(l penstock.Limit) bool {
 		d.fail(d.lineOf("settle"), "settle: cannot be combined with a concurrent limit, whose permits are released and not settled")
 	}
 	return d.problems.count() == before
-}
-
-func is(a penstock.Algorithm) func(penstock.Limit) bool {
-	return func(l penstock.Limit) bool { return l.Algorithm == a }
 }
 
 // algorithmsThat returns the names of the algorithms whose limits have a property.

@@ -242,7 +242,7 @@ func (u Unit) Limit(requests uint32) penstock.Limit {
 
 // CalendarMonth returns a limit of windows of a month with those of the calendar, in UTC, and others as they are.
 func CalendarMonth(l penstock.Limit) penstock.Limit {
-	if l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Period == Month.Length() {
+	if l.CanAlign() && l.Align == penstock.AlignClock && l.Period == Month.Length() {
 		l.Align, l.Zone = penstock.AlignMonth, "UTC"
 	}
 	return l

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/regions"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/hitlimit"
 	"github.com/penstock-io/penstock/server/requestlimits"
 	"github.com/penstock-io/penstock/server/storepolicy"
 )
@@ -200,7 +201,7 @@ func (c *Config) defaultStorePolicy() storepolicy.Policy {
 
 // denyCached selects the limits of the deny cache: not those whose denials the engine caches.
 func (s *Server) denyCached(l penstock.Limit) bool {
-	if s.config.role().LocalCacheBytes > 0 && l.Algorithm == penstock.FixedWindow {
+	if s.config.role().LocalCacheBytes > 0 && hitlimit.Has(&l) {
 		return false
 	}
 	return s.storePolicies.DenyCached(l)

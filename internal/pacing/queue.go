@@ -79,7 +79,7 @@ func (q *Queue) tryNow(ctx context.Context, key string, cost int64) (ready bool,
 
 // takeNow takes units that are available without a delay.
 func (q *Queue) takeNow(ctx context.Context, key string, cost int64) (penstock.Decision, error) {
-	if q.limiter.Limit().Algorithm != penstock.LeakyBucket || cost <= 0 {
+	if !q.limiter.Limit().HasQueue() || cost <= 0 {
 		return q.limiter.AllowN(ctx, key, cost)
 	}
 	r := q.limiter.Request(key)

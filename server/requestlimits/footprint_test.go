@@ -15,7 +15,7 @@ import (
 )
 
 // footprintLimits are limits of every algorithm, small and large. Keys under them are filled.
-var footprintLimits = []string{
+var footprintLimits = append(plainLimits(), []string{
 	"1/1m", "1000000/24h", "1/1d burst=10000", "10/1h debt=0", "10/1h debt=5000", "10/1h leaky-bucket debt=5000",
 	"10/1h fixed-window debt=99999999999999", "10/1h fixed-window align=clock debt=99999999999999", "10/1h sliding-window debt=60000000", "5/1h leaky-bucket burst=1000",
 	"99999999/1h fixed-window", "10/1m fixed-window align=clock", "99999999999999/24h fixed-window align=clock",
@@ -24,6 +24,13 @@ var footprintLimits = []string{
 	"99999999999999/1h rolling-window buckets=1000",
 	"1/1h sliding-log", "7/1h sliding-log", "100/1h sliding-log", "397/24d sliding-log", "10000/1h sliding-log",
 	"1/1h concurrent", "7/1h concurrent", "100/24h concurrent", "10000/1h concurrent",
+}...)
+
+func plainLimits() (texts []string) {
+	for _, a := range penstock.Algorithms() {
+		texts = append(texts, penstock.PerHour(100).WithAlgorithm(a).String())
+	}
+	return texts
 }
 
 func limitOf(t testing.TB, text string) penstock.Limit {

@@ -152,7 +152,7 @@ func limitFor(l penstock.Limit, a penstock.Algorithm, onClock bool) penstock.Lim
 		return l
 	}
 	other := penstock.Limit{Algorithm: a, Count: l.Count, Period: l.Normal().Period, Burst: l.Burst}
-	if a == penstock.FixedWindow && onClock {
+	if onClock && other.CanAlign() {
 		other.Align = penstock.AlignClock
 	}
 	return other.Normal()
@@ -163,7 +163,7 @@ func limitFor(l penstock.Limit, a penstock.Algorithm, onClock bool) penstock.Lim
 func startFor(l penstock.Limit) time.Time {
 	n := l.Normal()
 	epoch := time.Date(2030, time.January, 1, 0, 0, 0, 0, time.UTC)
-	if n.Algorithm == penstock.FixedWindow && n.Align > penstock.AlignClock {
+	if n.Align > penstock.AlignClock {
 		_, end := n.Window(epoch)
 		return end.Add(-n.Period / 2)
 	}

@@ -206,9 +206,9 @@ func (b *bucket) noteShortage(now time.Time, asked int64, d *penstock.Decision) 
 	}
 }
 
-// windowEnd returns when the window ends that units were taken from. It is zero if the limit has no windows.
+// windowEnd returns when the window ends that units were taken from. It is zero if no window ends for all of them.
 func (b *bucket) windowEnd(asked time.Time, d *penstock.Decision) time.Time {
-	if b.target.Limit.Algorithm != penstock.FixedWindow {
+	if !b.target.Limit.ResetsAtOnce() {
 		return time.Time{}
 	}
 	return asked.Add(d.ResetAfter)

@@ -99,7 +99,7 @@ func (s *Service) statusOf(st *engine.Status) Status {
 // the current window.
 func (s *Service) resetSeconds(r *rules.Rule, d *penstock.Decision) int64 {
 	after := d.ResetAfter
-	if after <= 0 && r.Limit.Algorithm == penstock.FixedWindow && r.Limit.Align != penstock.AlignFirst {
+	if after <= 0 && r.Limit.CanAlign() && r.Limit.Align != penstock.AlignFirst {
 		now := s.options.Now()
 		_, end := r.Limit.Window(now)
 		after = end.Sub(now)

@@ -94,7 +94,7 @@ func TestItemIsLostOnePeriodAfterLastGrant(t *testing.T) {
 		s.down.Store(true)
 		start := time.Now()
 		<-items[0].Context().Done()
-		if after := time.Since(start).Round(time.Second); after != 29*time.Second || context.Cause(items[0].Context()) != errLost {
+		if after := time.Since(start).Round(time.Second); after != 29*time.Second || !errors.Is(context.Cause(items[0].Context()), errLost) {
 			t.Errorf("%v after %v, want %v after 29 s", context.Cause(items[0].Context()), after, errLost)
 		}
 	})
@@ -104,7 +104,7 @@ func TestItemThatIsDeniedIsLostAtOnce(t *testing.T) {
 	held(t, 3, func(t *testing.T, s *store, _ *renewal.Renewer[int], items []*renewal.Item[int]) {
 		s.denies.Store(1)
 		time.Sleep(11 * time.Second)
-		if err := context.Cause(items[1].Context()); err != errLost {
+		if err := context.Cause(items[1].Context()); !errors.Is(err, errLost) {
 			t.Errorf("an item that was denied: %v, want %v", err, errLost)
 		}
 		expectHeld(t, items[0], items[2])
@@ -142,7 +142,7 @@ func TestItemOfALateAnswerIsLost(t *testing.T) {
 	held(t, 0, func(t *testing.T, _ *store, r *renewal.Renewer[int], _ []*renewal.Item[int]) {
 		var i renewal.Item[int]
 		r.Hold(t.Context(), &i, time.Now().Add(-30*time.Second))
-		if err := context.Cause(i.Context()); err != errLost {
+		if err := context.Cause(i.Context()); !errors.Is(err, errLost) {
 			t.Errorf("granted a period ago: %v, want %v", err, errLost)
 		}
 	})

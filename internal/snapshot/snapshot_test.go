@@ -60,7 +60,7 @@ func read(b []byte) (h Header, entries []Entry, err error) {
 
 func TestReaderReturnsWhatWasWritten(t *testing.T) {
 	h, entries, err := read(written(t))
-	if err != io.EOF || h != testHeader || !reflect.DeepEqual(entries, testEntries) {
+	if !errors.Is(err, io.EOF) || h != testHeader || !reflect.DeepEqual(entries, testEntries) {
 		t.Errorf("got %+v, %+v, %v, want %+v, %+v, EOF", h, entries, err, testHeader, testEntries)
 	}
 }

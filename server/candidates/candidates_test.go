@@ -2,6 +2,7 @@ package candidates_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,14 +70,14 @@ func TestComparisonWithoutKeysStillCounts(t *testing.T) {
 // What is tried at runtime is in the place of the file's candidate until its time, or until it is ended.
 func TestSetTriesUntilATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		changes := 0
-		s := candidates.NewSet(func(...penstock.Limit) error { return nil }, func() { changes++ })
+		var changes atomic.Int64
+		s := candidates.NewSet(func(...penstock.Limit) error { return nil }, func() { changes.Add(1) })
 		rule := parse(t, `{key: user, limit: 9/1m, candidate: 5/1m}`).Rule("shop/user")
-		want := func(text string, from candidates.Origin, changed int) {
+		want := func(text string, from candidates.Origin, changed int64) {
 			t.Helper()
 			synctest.Wait()
-			if c, trial := s.Of(rule); c == nil || trial.Candidate != text || trial.Limit != "9/1m" || trial.Origin != from || changes != changed {
-				t.Errorf("%+v after %d changes, want %s from %s after %d", trial, changes, text, from, changed)
+			if c, trial := s.Of(rule); c == nil || trial.Candidate != text || trial.Limit != "9/1m" || trial.Origin != from || changes.Load() != changed {
+				t.Errorf("%+v after %d changes, want %s from %s after %d", trial, changes.Load(), text, from, changed)
 			}
 		}
 		want("5/1m", candidates.FromRule, 0)

@@ -108,7 +108,7 @@ func TestThrottleMatchesRedisCell(t *testing.T) {
 			}
 		}
 	})
-	if limited == 0 || lowered == 0 || fractions == 0 || long == 0 {
+	if !testing.Short() && (limited == 0 || lowered == 0 || fractions == 0 || long == 0) { // in a short run cases are few
 		t.Errorf("%d limited, %d lowered, %d with fractions, %d long: want some of each", limited, lowered, fractions, long)
 	}
 }

@@ -346,6 +346,36 @@ func TestFallbackSettlesChargesAsDebt(t *testing.T) {
 	}
 }
 
+// Of two charges at once, the first that the secondary decides may be the last that is recorded.
+func TestFallbackSettlesChargesThatPassEachOther(t *testing.T) {
+	for _, text := range []string{"100/1h", "100/1h fixed-window", "100/1h sliding-window"} {
+		withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
+			memory, passed := penstock.NewMemory(nil), make(chan struct{})
+			s.fallback = penstock.WithFallback(s.primary, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+				d, err := memory.Take(ctx, r)
+				if r.Cost == 3 {
+					<-passed
+				}
+				return d, err
+			}), nil)
+			lim := s.limiter(text)
+			s.goDown()
+			go func() {
+				synctest.Wait()
+				_, _ = lim.Charge(ctx, "key", 9)
+				close(passed)
+			}()
+			if d, err := lim.Charge(ctx, "key", 3); err != nil || d.Granted != 3 {
+				s.Fatal(d, err)
+			}
+			s.comeUp()
+			if charged := usedOf(s.T, s.primary.store, lim); charged != 12 {
+				s.Errorf("%s: %d units are charged, want 12", text, charged)
+			}
+		})
+	}
+}
+
 // A window that has ended during the outage leaves no debt.
 func TestFallbackDropsDebtOfEndedWindow(t *testing.T) {
 	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {

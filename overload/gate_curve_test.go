@@ -80,8 +80,11 @@ func TestGateIgnoresCurveWithoutJump(t *testing.T) {
 
 func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
 	var r rateTest
-	if got := r.add(0.5, 1000, changeCalls-1, clearChange); got != 1 {
-		t.Errorf("a pause: calls take %g times as long, want 1", got)
+	for _, before := range []float64{changeCalls - 1, 50} { // calls that ended just before the pause
+		r = rateTest{}
+		if got := r.add(0.5, 1000, before, clearChange); got != 1 {
+			t.Errorf("a pause after %g calls: calls take %g times as long, want 1", before, got)
+		}
 	}
 	for range 30 {
 		if got := r.add(0.5, 1, 1, clearChange); got != 1 {

@@ -20,9 +20,10 @@ const (
 )
 
 // add adds calls that ended, and returns how many times longer calls take if that is clear, or else 1. It needs
-// some calls: in a pause of the whole process none end.
+// some calls, and not those of one time alone: in a pause of the whole process none end, but some did just before.
 func (t *rateTest) add(rate, expected, ended, enough float64) (factor float64) {
-	t.evidence = min(t.evidence+ended*math.Log(rate)+expected*(1-rate), enough)
+	t.evidence += min(ended*math.Log(rate)+expected*(1-rate), enough/2)
+	t.evidence = min(t.evidence, enough)
 	t.expected += expected
 	t.ended += ended
 	if t.evidence <= 0 {

@@ -120,7 +120,7 @@ func (e *denial) retryFor(l *lookup) (at int64, ok bool) {
 	switch {
 	case l.cost > l.limit.capacity:
 		return int64(Never), true
-	case l.limit.limit.ends():
+	case l.limit.limit.resetsAtOnce():
 		return e.retryAt, true
 	case rate == nil || e.rounded:
 		return 0, false
@@ -223,7 +223,7 @@ func (e *denial) fromLastUnit(cl *compiledLimit, d *Decision) (ok bool) {
 			early, e.rounded = int64(time.Millisecond), true
 			wait = algorithm.RoundUp(wait, early)
 		}
-	} else if !cl.limit.ends() {
+	} else if !cl.limit.resetsAtOnce() {
 		return false
 	}
 	e.cost, e.until, e.retryAt = 1, wait-early, e.sent+wait

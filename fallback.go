@@ -85,12 +85,12 @@ type FallbackChange struct {
 //
 // If the primary store fails to answer a call, the secondary decides it at once.
 // After a few such calls a breaker opens: the primary counts as down, and only
-// probes call it until one succeeds. Requests start these, and [Fallback.Down] does: in a
-// program without either, the primary still counts as down after an outage, and the secondary
-// decides the first requests, until the probe is answered. Errors are returned only for malformed
-// requests, and to callers whose own context has ended. A [KeyError] concerns
-// only its key: the secondary decides that request, and the primary still counts
-// as up.
+// probes call it until one succeeds. A request starts a probe, and so does a call of
+// [Fallback.Down]. In a program that has made neither for a while, the primary still counts as
+// down after the outage, and the secondary decides the first requests, until the probe is
+// answered. Errors are returned only for malformed requests, and to callers whose own context
+// has ended. A [KeyError] concerns only its key: the secondary decides that request, and the
+// primary still counts as up.
 //
 // While the primary store is down, this process admits at most its share of the
 // limit for each key: Share·B + Share·r·T of a token bucket in any time T. Units

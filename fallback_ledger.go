@@ -142,7 +142,7 @@ func (l *ledger) add(r *Request, local Limit, units, now, until int64) {
 		d.units = 0 // that window has ended, and its debt with it
 	}
 	if until > 0 {
-		until = max(until, d.until) // charges at once may be recorded in another order than they were decided in
+		until = max(until, d.until) // concurrent charges may be recorded in another order than they were decided in
 	}
 	d.limit, d.local, d.overdraw, d.until, d.hold = r.Limit, local, r.Overdraw, until, max(d.hold, r.Hold)
 	d.units = max(d.units+units, 0)

@@ -138,7 +138,7 @@ func (f *Fallback) answerOf(ctx context.Context, sent int64, err error) primaryA
 	case errors.Is(err, ErrUnknownID):
 		return answerDecided
 	case ctx.Err() != nil && (took < int64(f.timeout) || !f.setsTimer && !errors.Is(err, ErrUnavailable)):
-		return answerNone // a TimeoutStore knows better how long it had, as calls may wait for others of this process
+		return answerNone // a TimeoutStore itself knows whether it had its time, because a call may wait for others first
 	case errors.Is(err, context.DeadlineExceeded) && took < int64(min(minPatience, f.timeout)):
 		return answerNone
 	}

@@ -56,7 +56,7 @@ var algorithms = [...]struct {
 	name    string
 	bucket  bool // has a rate and a Burst
 	aligns  bool // has an Align, Offset and Zone
-	ends    bool // all units come back at once, at the ResetAfter of a decision
+	resets  bool // all units come back at once, at the ResetAfter of a decision
 	slides  bool // units come back for one Period after the window of a decision has ended
 	parts   bool // has Buckets
 	owes    bool // a charge can take more than is left
@@ -68,7 +68,7 @@ var algorithms = [...]struct {
 }{
 	TokenBucket: {name: "token-bucket", bucket: true, owes: true, lease: leaseAges},
 	LeakyBucket: {name: "leaky-bucket", bucket: true, owes: true, queue: true},
-	FixedWindow: {name: "fixed-window", aligns: true, ends: true, owes: true, lease: leaseEnds},
+	FixedWindow: {name: "fixed-window", aligns: true, resets: true, owes: true, lease: leaseEnds},
 	SlidingWindow: {
 		name: "sliding-window", slides: true, owes: true, lease: leaseEndsBefore,
 		maxCount: limitBound{maxSlidingCount, "a sliding-window"},
@@ -137,17 +137,17 @@ func (l Limit) CanAlign() bool { return l.aligns() }
 func (l Limit) HasBuckets() bool { return l.hasParts() }
 
 // ResetsAtOnce reports whether all units come back at once, at the ResetAfter of a decision: those of a fixed window.
-func (l Limit) ResetsAtOnce() bool { return l.ends() }
+func (l Limit) ResetsAtOnce() bool { return l.resetsAtOnce() }
 
 // These do not copy the limit. An unknown algorithm, which is invalid, has no properties.
-func (l *Limit) isBucket() bool   { return l.isKnown() && algorithms[l.Algorithm].bucket }
-func (l *Limit) canOwe() bool     { return l.isKnown() && algorithms[l.Algorithm].owes }
-func (l *Limit) hasQueue() bool   { return l.isKnown() && algorithms[l.Algorithm].queue }
-func (l *Limit) hasPermits() bool { return l.isKnown() && algorithms[l.Algorithm].permits }
-func (l *Limit) aligns() bool     { return l.isKnown() && algorithms[l.Algorithm].aligns }
-func (l *Limit) ends() bool       { return l.isKnown() && algorithms[l.Algorithm].ends }
-func (l *Limit) slides() bool     { return l.isKnown() && algorithms[l.Algorithm].slides }
-func (l *Limit) hasParts() bool   { return l.isKnown() && algorithms[l.Algorithm].parts }
+func (l *Limit) isBucket() bool     { return l.isKnown() && algorithms[l.Algorithm].bucket }
+func (l *Limit) canOwe() bool       { return l.isKnown() && algorithms[l.Algorithm].owes }
+func (l *Limit) hasQueue() bool     { return l.isKnown() && algorithms[l.Algorithm].queue }
+func (l *Limit) hasPermits() bool   { return l.isKnown() && algorithms[l.Algorithm].permits }
+func (l *Limit) aligns() bool       { return l.isKnown() && algorithms[l.Algorithm].aligns }
+func (l *Limit) resetsAtOnce() bool { return l.isKnown() && algorithms[l.Algorithm].resets }
+func (l *Limit) slides() bool       { return l.isKnown() && algorithms[l.Algorithm].slides }
+func (l *Limit) hasParts() bool     { return l.isKnown() && algorithms[l.Algorithm].parts }
 func (l *Limit) leaseKind() leaseKind {
 	if !l.isKnown() {
 		return noLease

@@ -50,9 +50,10 @@ type ShardedStore interface {
 }
 
 // A TimeoutStore limits the duration of each call itself, so [WithFallback] sets
-// no timer of its own unless its timeout is shorter. It may let a call wait for longer
-// for others of this process, as the Redis store does. If it had its Timeout, its error is
-// [ErrUnavailable]; otherwise that of the caller's context. A Timeout of 0 means no limit.
+// no timer of its own unless its timeout is shorter. A call may also wait for others of this
+// process, as those of the Redis store do. The error of a call is [ErrUnavailable] if it got no
+// answer within its Timeout, and that of the caller's context if that ended before. A Timeout
+// of 0 means no limit.
 type TimeoutStore interface {
 	Store
 	Timeout() time.Duration

@@ -11,7 +11,7 @@ import (
 // full. If many more calls arrive all at once, that need not be found out in the overload.
 type departureCurve struct {
 	at             atomic.Int64                  // when the number of calls in flight last changed
-	states         [curveStates + 1]atomic.Int64 // for how long so many were in flight, and how many ended then: see oneSample
+	states         [curveStates + 1]atomic.Int64 // by calls in flight: for how long, and how many ended (oneSample each)
 	from           atomic.Int64                  // a pause before it: of many calls a second, a part says enough
 	dueAt, refused atomic.Int64
 
@@ -20,13 +20,16 @@ type departureCurve struct {
 	usual, recent     arrivals
 	admittedAt        int
 	refusedAt, seenAt int64
-	jumpedAt          int64   // when more calls began to arrive than did, or any
-	few, took         float64 // workers and what a call takes, from before calls seemed slower; infinite if they are not known to be few
+	jumpedAt          int64 // when more calls began to arrive than did, or any
 	slower, faster    rateTest
 	trial             trial
+
+	// Workers and what a call takes, from before calls seemed slower. The latter is infinite if workers are not
+	// known to be few.
+	few, took float64
 }
 
-// arrivals are how many calls arrived in a time.
+// arrivals are how many calls arrived, and in which time.
 type arrivals struct{ calls, nanos float64 }
 
 const (

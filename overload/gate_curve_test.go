@@ -101,7 +101,7 @@ func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
 }
 
 // A trial ends with what the workers need if calls queue, and with more calls if they do not.
-func TestGateTrial(t *testing.T) {
+func TestGateTrialTellsQueueFromSlowCalls(t *testing.T) {
 	for _, queues := range []bool{true, false} {
 		g := NewGate(&GateOptions{MaxLimit: 1000})
 		g.curve.trial = trial{workers: 2, usual: 1e-7, from: 8, to: 16, before: departures{16, 4e8}}

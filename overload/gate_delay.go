@@ -13,7 +13,7 @@ import (
 // goroutines that others start or wake, which go first.
 type delayMeter struct {
 	dueAt atomic.Int64
-	yield func(done func()) // calls a function when a goroutine that was ready has got its turn
+	yield func(done func()) // calls done from a goroutine that has waited for its turn in the run queue
 	procs func() int
 	mean  int64 // of the last waits; the mutex of the limitControl guards it
 }
@@ -42,7 +42,7 @@ func newDelayMeter() *delayMeter {
 	}
 }
 
-// measureDelay sends a goroutine through the run queue, one at a time.
+// measureDelay sends a goroutine through the run queue, unless one is on its way.
 func (g *Gate) measureDelay(due, now int64) {
 	if g.delay.dueAt.CompareAndSwap(due, math.MaxInt64) {
 		g.delay.yield(func() {
@@ -74,8 +74,8 @@ func (g *Gate) checkDelay(now, delay int64) {
 	}
 }
 
-// isDelayed reports whether calls spend half of their time, or half of them are, waiting for a processor,
-// and make each other wait. Each makes others wait for at most two time slices, so a longer wait has another
+// isDelayed reports whether calls spend half of their time waiting for a processor, or half of them wait for one,
+// because of each other. A call makes others wait for at most two time slices, so a longer wait has another
 // reason, which fewer calls would not end.
 func (g *Gate) isDelayed(calls, delay, procs int64) bool {
 	waits := delay > longDelay && (2*delay >= g.meter.mean.Load() || 2*delay*procs >= calls*timeSlice)

@@ -2,27 +2,31 @@ package overload
 
 import "math"
 
-// A rateTest is a sequential test of whether calls end at another rate than the departure curve says. It has the
-// logarithm of how much likelier the other rate is, and the calls since it was last no likelier.
-type rateTest struct{ evidence, expected, ended float64 }
+// A rateTest is a sequential test (CUSUM) of whether calls end at another rate than the departure curve says.
+type rateTest struct {
+	evidence        float64 // logarithm of the likelihood ratio of the other rate to the usual one, at least 0
+	expected, ended float64 // calls since it was last 0
+}
 
 const (
-	clearChange = 12 // evidence, and more if calls vary much
-	changeCalls = 8
-	trialCalls  = 16
-	roomyLimit  = 2    // times what the workers need
-	wasTold     = 2.5  // evidence that more calls in flight end no faster
-	followsRate = 0.75 // elasticity
+	clearChange = 12 // evidence of a rateTest, and more if calls vary much
+	changeCalls = 8  // that have ended at least
 
-	// A lower limit is not doubled: if another gate is before the same server, the rate follows because this one
-	// takes from the other, and a few calls make the more of a difference the fewer there are.
-	leastDoubled = 5
+	trialCalls    = 16   // that end at the limit of a trial
+	roomyLimit    = 2    // times what the workers need
+	noFaster      = 2.5  // evidence that a limit twice as high does not double the rate
+	minElasticity = 0.75 // log of the rate by log of the limit: the rate follows the limit
+
+	// A lower limit is not doubled. If another gate is before the same server, the rate follows because this gate
+	// takes from the other; and of few calls, a few make a large difference.
+	minDoubled = 5
 )
 
-// add adds calls that ended, and returns how many times longer calls take if that is clear, or else 1. It needs
-// some calls, and not those of one time alone: in a pause of the whole process none end, but some did just before.
-func (t *rateTest) add(rate, expected, ended, enough float64) (factor float64) {
-	t.evidence += min(ended*math.Log(rate)+expected*(1-rate), enough/2)
+// add adds calls that ended in a while, and those that the curve says should have, to a test of ratio times the usual
+// rate. It returns by which factor calls take longer if the evidence is enough, or else 1. One while alone is never
+// enough: in a pause of the whole process no calls end, but some did just before.
+func (t *rateTest) add(ratio, expected, ended, enough float64) (factor float64) {
+	t.evidence += min(ended*math.Log(ratio)+expected*(1-ratio), enough/2)
 	t.evidence = min(t.evidence, enough)
 	t.expected += expected
 	t.ended += ended
@@ -39,14 +43,14 @@ func (t *rateTest) add(rate, expected, ended, enough float64) (factor float64) {
 // longer without queueing, the rate follows the limit. A limit far beyond what the workers need is tried at that,
 // because then those calls that queue are late; another is doubled, again and again for as long as the rate follows.
 type trial struct {
-	workers       float64 // 0 after the rate has followed: they are not what limits it
-	usual         float64 // rate before
-	from, to      float64 // limits; to is 0 if there is no trial
-	settle        float64 // calls that were in flight when the limit changed
-	before, after departures
+	workers       float64    // 0 after the rate has followed the limit: they are not what bounds it
+	usual         float64    // rate before calls became slower
+	from, to      float64    // limits; to is 0 if there is no trial
+	settle        float64    // calls still to end of those that were in flight when the limit changed
+	before, after departures // at each of the limits
 }
 
-// departures are how many calls ended in a time.
+// departures are how many calls ended, and in which time.
 type departures struct{ ended, nanos float64 }
 
 func (d departures) rate() float64 { return max(d.ended, 0.5) / d.nanos }
@@ -75,13 +79,14 @@ func (g *Gate) noticeChange(expected, ended float64) {
 	case f.limit >= roomyLimit*needed:
 		c.trial.to = needed
 		g.queue.stand()
-	case f.limit < leastDoubled:
+	case f.limit < minDoubled:
 		c.trial = trial{}
 		return
 	}
 	g.tryLimit()
 }
 
+// tryLimit admits calls up to the limit of the trial.
 func (g *Gate) tryLimit() {
 	t, f := &g.curve.trial, &g.control.finder
 	t.settle, t.after = float64(inFlight(g.word.Load()))-float64(g.meter.hung.Load()), departures{}
@@ -103,11 +108,11 @@ func (g *Gate) continueTrial(now int64, d departures) {
 	}
 	t.after.add(d)
 	expected, enough := t.after.nanos*t.before.rate(), max(trialCalls, t.to)
-	told := up && expected-t.after.ended*math.Ln2 > wasTold
-	if t.after.ended < enough && expected < 2*enough && !told {
+	isNoFaster := up && expected-t.after.ended*math.Ln2 > noFaster
+	if t.after.ended < enough && expected < 2*enough && !isNoFaster {
 		return
 	}
-	follows := math.Log(t.after.rate()/t.before.rate())/math.Log(t.to/t.from) > followsRate
+	follows := math.Log(t.after.rate()/t.before.rate())/math.Log(t.to/t.from) > minElasticity
 	if !follows || t.to >= f.most {
 		g.endTrial(now)
 		return
@@ -119,7 +124,8 @@ func (g *Gate) continueTrial(now int64, d departures) {
 	g.tryLimit()
 }
 
-// endTrial tells the finder what calls take without queueing.
+// endTrial sets the limit, and tells the finder what calls take without queueing. If they queue, the limit is what the
+// workers need; if not, the finder may raise it further.
 func (g *Gate) endTrial(now int64) {
 	c, f := &g.curve, &g.control.finder
 	t, rate := c.trial, c.trial.before.rate()
@@ -142,7 +148,7 @@ func (g *Gate) endTrial(now int64) {
 	g.beginCohort(now)
 }
 
-// rescale is for calls that take a multiple of the time, at as many workers.
+// rescale keeps the number of workers, and multiplies what each call takes.
 func (c *departureCurve) rescale(factor float64) {
 	for n := range c.nanos {
 		c.nanos[n] *= factor

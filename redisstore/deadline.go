@@ -14,7 +14,7 @@ import (
 type deadline struct {
 	context.Context           // the caller's
 	start           time.Time // of what the caller asked for, which may need several deadlines
-	began           time.Time
+	began           time.Time // when the timer was first set, or set anew with a slot
 	sentAt          time.Time // a time before the calls in flight were sent
 	done            chan struct{}
 	hasEnded        atomic.Bool
@@ -37,8 +37,8 @@ var deadlinePool = sync.Pool{New: func() any {
 	return d
 }}
 
-// deadlineAfter returns a context that must be stopped. The call began at start, possibly with
-// other deadlines: they all end in time.
+// deadlineAfter returns a context that must be stopped. A call may need several: all of them end within
+// maxTimeouts of its start.
 func (s *Store) deadlineAfter(ctx context.Context, start time.Time, timeout time.Duration) *deadline {
 	d := deadlinePool.Get().(*deadline)
 	d.Context, d.start = ctx, start

@@ -78,9 +78,9 @@ type Options struct {
 	// the caller's context says. It begins anew when a call has waited for others of
 	// this process (see MaxCalls), and once more if goroutines of this process wait for
 	// a processor: a crowd of callers is no outage. No call takes more than 20
-	// timeouts, but see [Store.TakeAll]. At most a day. A connection without answers is closed after two to three
-	// seconds, or after two to three times a Timeout of more than a second.
-	// Default: 50 milliseconds.
+	// timeouts, but see [Store.TakeAll]. A connection without answers is closed after
+	// two to three seconds, or after two to three times a Timeout of more than a second.
+	// At most a day. Default: 50 milliseconds.
 	Timeout time.Duration
 
 	// MaxCalls is how many calls may be in flight at once, at most 65536. A
@@ -126,7 +126,7 @@ type Options struct {
 const (
 	defaultPrefix   = "p"
 	defaultTimeout  = 50 * time.Millisecond
-	maxTimeout      = 24 * time.Hour // many times as long can be added to any time
+	maxTimeout      = 24 * time.Hour // twenty of these overflow no time
 	defaultMaxCalls = 2048
 	maxMaxCalls     = 1 << 16 // every connection reserves some hundred bytes per call
 

@@ -14,12 +14,18 @@ import (
 	"github.com/penstock-io/penstock/sqlstore"
 )
 
-// sqlChecks are queries for the version of a database, and for its clock in seconds since 1970; SQLite uses that of this machine.
-// Refused is what to do if it cannot be opened.
-var sqlChecks = map[sqlstore.Dialect]struct{ version, clock, refused string }{
-	sqlstore.PostgreSQL: {"SELECT 'PostgreSQL ' || current_setting('server_version')", "SELECT extract(epoch FROM clock_timestamp())::float8", checkURL},
-	sqlstore.MySQL:      {"SELECT version()", "SELECT unix_timestamp(sysdate(6))", checkURL},
-	sqlstore.SQLite:     {"SELECT 'SQLite ' || sqlite_version()", "", "want a file in a directory that exists, and that the daemon may write"},
+// sqlChecks are, for each database, the queries for its version and for its clock in seconds since 1970, and what to
+// change if it cannot be opened. SQLite uses the clock of this machine.
+var sqlChecks = map[sqlstore.Dialect]struct{ version, clock, advice string }{
+	sqlstore.PostgreSQL: {
+		"SELECT 'PostgreSQL ' || current_setting('server_version')",
+		"SELECT extract(epoch FROM clock_timestamp())::float8",
+		checkURL,
+	},
+	sqlstore.MySQL: {"SELECT version()", "SELECT unix_timestamp(sysdate(6))", checkURL},
+	sqlstore.SQLite: {
+		"SELECT 'SQLite ' || sqlite_version()", "", "want a file in a directory that exists, and that the daemon may write",
+	},
 }
 
 const checkURL = "check user, password and database in the URL"
@@ -51,7 +57,7 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 	if err = db.QueryRowContext(ctx, queries.version).Scan(&version); isOutage(err) {
 		return nil, fmt.Errorf("%w: %w", penstock.ErrUnavailable, err)
 	} else if err != nil {
-		add("connection", "", queries.refused, err)
+		add("connection", "", queries.advice, err)
 		return found, nil
 	}
 	add("server", version, "", nil)
@@ -73,7 +79,7 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 	return found, nil
 }
 
-// serverWords returns what a database has replied, without the addresses that the driver tried, of a line each.
+// serverWords returns what a database has replied, without the list of addresses that the driver has tried.
 func serverWords(err error) string {
 	var postgres interface {
 		error

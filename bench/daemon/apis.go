@@ -194,7 +194,7 @@ func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden) {
 	return all
 }
 
-// importOverrides bans users of whom no request comes.
+// importOverrides bans users that send no requests.
 func (d overridden) importOverrides(count int) {
 	const importSize = 10_000 // the most in one import
 	for first := 0; first < count; first += importSize {

@@ -282,7 +282,7 @@ func (b *bench) healthyPath() {
 	fallback := contender("fallback", penstock.WithFallback(store, nil, &penstock.FallbackOptions{Timeout: patient}))
 	cached := contender("deny cache", penstock.WithDenyCache(store, nil))
 	all := []*harness.Contender{bare, fallback, cached}
-	for range b.Rounds { // in another order each time: who is first meets an idle server
+	for range b.Rounds { // in another order each time: the first meets an idle server
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		harness.TakeTurns(1, all...)
 	}

@@ -216,7 +216,7 @@ func (t *ruleTable) addTrials(old *ruleTable) {
 	for i, p := range candidates.Pairs(t.set, t.tried) {
 		if p.Rule != nil {
 			if p.InForce != nil && t.states[p.InForce.Index].candidate != nil {
-				p.Trial = nil // which is counted in its place
+				p.Trial = nil // the candidate of the rule in force is counted in its place
 			}
 			t.trials[i] = t.newTrial(p.Rule, p.Trial, old)
 			t.trials[i].same = p.Same

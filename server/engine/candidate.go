@@ -12,9 +12,9 @@ import (
 )
 
 // A candidate is a limit that is tried beside one in force: a descriptor is added under it that never denies, and is
-// asked in the phase of the one that it may replace, in the same call of the store. So there are two worlds: the
-// limits in force, and these with the candidates in place of those that they replace. A candidate is charged as if
-// its world decided: nothing is, if that denies the request.
+// asked in the phase of the one that it may replace, in the same call of the store or at the same time. So there are
+// two worlds: the limits in force, and these with the candidates in place of those that they replace. A candidate is
+// charged as if its world decided: nothing is, if that denies the request.
 
 // A trial is a candidate of a rule.
 type trial struct {

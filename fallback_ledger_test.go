@@ -347,7 +347,7 @@ func TestFallbackSettlesChargesAsDebt(t *testing.T) {
 }
 
 // Of two charges at once, the first that the secondary decides may be the last that is recorded.
-func TestFallbackSettlesChargesThatPassEachOther(t *testing.T) {
+func TestFallbackSettlesConcurrentCharges(t *testing.T) {
 	for _, text := range []string{"100/1h", "100/1h fixed-window", "100/1h sliding-window"} {
 		withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
 			memory, passed := penstock.NewMemory(nil), make(chan struct{})

@@ -60,7 +60,7 @@ func (waitingStore) Timeout() time.Duration { return 50 * time.Millisecond }
 
 // Callers that leave a crowd prove nothing about the store, however long they have waited. If it had its
 // timeout, its error tells.
-func TestFallbackCountsNoCallersThatLeaveACrowd(t *testing.T) {
+func TestFallbackIgnoresCallersThatLeaveCrowd(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	for failure, wantDown := range map[error]int{context.Canceled: 0, ErrUnavailable: 1} {

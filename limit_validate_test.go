@@ -277,7 +277,7 @@ func anyBytes(most int) *rapid.Generator[string] {
 	return rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, most), func(b []byte) string { return string(b) })
 }
 
-func TestLimitProperties(t *testing.T) {
+func TestLimitPropertiesAreThoseOfAlgorithm(t *testing.T) {
 	for want, has := range map[string]func(*Limit) bool{
 		"token-bucket or leaky-bucket": func(l *Limit) bool { return l.IsBucket() },
 		"leaky-bucket":                 func(l *Limit) bool { return l.HasQueue() },

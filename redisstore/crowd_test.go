@@ -150,8 +150,8 @@ func TestCallIsNotSentAgainAfterTwentyTimeouts(t *testing.T) {
 	}
 }
 
-// Callers that leave a batch before it is sent are not charged, also those that leave early for the sake of what
-// they do without it.
+// Callers that leave a batch before it is sent are not charged, also those that leave before their deadline to have
+// time to do without it (Options.EndEarly).
 func TestEarlyLeaversOfABatchAreNotCharged(t *testing.T) {
 	t.Parallel()
 	store, client := openSlotClient(t, redisstore.Options{Timeout: longTimeout, MaxCalls: 1, EndEarly: true})

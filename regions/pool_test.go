@@ -61,7 +61,7 @@ func (p *poolTest) deposit(l regions.Lot) bool {
 // claim names a claim that is made now.
 func (p *poolTest) claim() string { return "claim " + p.now.String() }
 
-// newFilledPool is a poolTest in which a first, vain take has claimed a lot, which was deposited.
+// newFilledPool is a poolTest in which a first take was granted nothing, and the lot that it claimed was deposited.
 func newFilledPool(t *testing.T, l regions.Lot) *poolTest {
 	p := newPoolTest(t)
 	p.expectGrant(1, 0, 0)

@@ -66,7 +66,7 @@ func TestSimilarIgnoresOtherWords(t *testing.T) {
 	}
 }
 
-func TestSuggest(t *testing.T) {
+func TestSuggestNamesSimilarWordOrAll(t *testing.T) {
 	known := []string{"fixed-window", "sliding-window", "align="}
 	for word, want := range map[string]string{
 		"fixd-window": "did you mean fixed-window?",

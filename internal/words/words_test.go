@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSplit(t *testing.T) {
+func TestSplitReturnsKeysAndValues(t *testing.T) {
 	for text, want := range map[string][]Word{
 		"":          nil,
 		" \t\r\n":   nil,
@@ -37,7 +37,7 @@ func TestSplitNamesTheWordThatItCannotRead(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
+func TestNumberReadsDecimalOnly(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "-5": -5, "9223372036854775807": 1<<63 - 1} {
 		if n, err := Number(text); n != want || err != nil {
 			t.Errorf("Number(%q) = %d, %v", text, n, err)

@@ -54,7 +54,7 @@ func TestTakeCountsErrors(t *testing.T) {
 	}
 }
 
-func TestReportsAreCounted(t *testing.T) {
+func TestReportsCountInStatsAndTopKeys(t *testing.T) {
 	tracker := topkeys.New(nil)
 	one := target("user=a")
 	one.Reports.TopKeys, one.Source, one.Banned = tracker, tracker.NewSource("shop/user"), true

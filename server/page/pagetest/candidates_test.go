@@ -65,8 +65,9 @@ func TestCandidatesAreTriedAndCompared(t *testing.T) {
 	})
 }
 
-// The page says where candidates come from. One that is set takes the place of that of a file; a rule that is not in force yet cannot be tried.
-func TestCandidateRulesAreToldApart(t *testing.T) {
+// The page says where candidates come from. One that is set takes the place of that of a file; a rule that is not in
+// force yet cannot be tried.
+func TestPageSaysWhereCandidatesComeFrom(t *testing.T) {
 	next := filepath.Join(t.TempDir(), "next.yaml")
 	if err := os.WriteFile(next, []byte("domain: shop\ndescriptors:\n  - {key: tenant, limit: 7/1h}\n  - {key: user, limit: 9/1h}\n  - {key: plan, limit: 1/1h}\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -140,7 +140,7 @@ func TestMessageClientCancelsCallThatCannotSend(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("the call goes on without anybody")
+		t.Error("the call goes on at the server")
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package callers knows who may refund units and reset keys: callers with a token or, without
+// Package callers knows which callers may refund units and reset keys: those with a token or, without
 // tokens, those on this machine.
 package callers
 

@@ -20,7 +20,7 @@ descriptors:
 - {key: path, limit: 5/1h}
 `
 
-// Permits of a rule are taken, renewed and released by the entry that names them. Who knows
+// Permits of a rule are taken, renewed and released by the entry that names them. A caller that knows
 // the ID may release, without a token; but the entry is no way to refund a rate. Proxies'
 // auth requests never tell the end of a request, and are refused.
 func TestPermitsOfRules(t *testing.T) {

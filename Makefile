@@ -172,7 +172,7 @@ worlds: ## Simulate WORLDS (1000) random worlds of regions that fail, from seed 
 	go test ./regions -count=1 -timeout=0 -run '^TestWorldsKeepTheBound$$' -v -regions.worlds=$(WORLDS) -regions.seed=$(or $(SEED),1)
 
 .PHONY: bench
-bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
+bench: setup ## Measure penstock beside other limiters and print the tables, in about an hour
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(DATABASES)"
 	cd bench && for part in memory redis sql daemon engine replay http resilience overload; do go run ./$$part || exit 1; done
 

@@ -1,7 +1,7 @@
 // Command overload compares penstock's gate and breaker with others: what a server serves
 // under overload, and what a service that fails or hangs is sent. It prints Markdown.
 //
-//	go run ./overload                              # everything, about twenty minutes
+//	go run ./overload                              # everything, about half an hour
 //	go run ./overload -run breaker                 # some cases
 //	go run ./overload -quick                       # seconds, to see that it runs
 //	go run ./overload -run offered -csv results/overload.csv
@@ -9,8 +9,8 @@
 // Servers and clients are simulated in virtual time, with the limiters' own code: it reads
 // the clock of a testing/synctest bubble. Limiters that go by the processor are told how busy
 // the simulated workers are, through their own averages. hystrix-go leaves goroutines behind,
-// so it runs in real time. The case "virtual server" is a real HTTP server in virtual time; "server"
-// and "busy server" start some as processes of their own, and send them requests at a fixed rate.
+// so it runs in real time. The case "virtual server" is an HTTP server in virtual time; "real" starts
+// servers as processes of their own, and sends them requests at a fixed rate.
 package main
 
 import (

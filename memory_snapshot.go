@@ -277,8 +277,8 @@ func (e *storedEntry) decode(state []byte) (entry []uint64, words []int64, err e
 	return entry, words, nil
 }
 
-// blockFits reports whether the words of a block can be those of a ring or of permits: what decides on
-// them does not look.
+// blockFits reports whether the words of a block can be those of a ring, of permits or of a log: what
+// decides on them does not look.
 func (e *storedEntry) blockFits(entry []uint64, words []int64) bool {
 	switch n := int(e.limit.rolling.Buckets) + 1; {
 	case len(words) == 0:
@@ -289,7 +289,8 @@ func (e *storedEntry) blockFits(entry []uint64, words []int64) bool {
 	case n > 1:
 		return len(words) >= n && firstOf(entry) < n && e.limit.rolling.IsValid(ringOf(e.limit, entry, slices.Clone(words)))
 	}
-	return true
+	log := logOf(e.limit, entry, words)
+	return log.IsValid()
 }
 
 // sweepReplaced bounds how many removed entries a table keeps.

@@ -65,7 +65,9 @@ func TestStoreSurvivesForgedRows(t *testing.T) {
 						store := rowstore.New(forged, nil)
 						for range 2 { // as long as it does not panic
 							r.Cost = cost
-							_, _ = store.Take(context.Background(), r)
+							if d, _ := store.Take(context.Background(), r); d.RetryAfter < 0 || d.ResetAfter < 0 {
+								t.Errorf("%v, %#x at %d, a take of %d: %v", algorithm, word, i, cost, d)
+							}
 						}
 					}
 				}

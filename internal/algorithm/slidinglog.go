@@ -27,6 +27,18 @@ type SlidingLog struct {
 	Tick   int64
 }
 
+// IsValid reports whether the times of a log that was read from elsewhere are in order.
+func (l *Log) IsValid() bool {
+	last := int64(0)
+	for i := range l.Len {
+		if l.at(i) < last {
+			return false
+		}
+		last = l.at(i)
+	}
+	return last <= l.Newest
+}
+
 // Normalize moves times from the future to the present.
 func (w *SlidingLog) Normalize(l *Log, now int64) {
 	if l.Newest > now {

@@ -162,7 +162,9 @@ func testLostConnection(t *testing.T, db database, driver, dsn, addr, begin, com
 
 func waitFor(t *testing.T, what string, condition func() (ok bool, got any)) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
 		ok, got := condition()
 		if ok {
 			return
@@ -170,7 +172,6 @@ func waitFor(t *testing.T, what string, condition func() (ok bool, got any)) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not after a minute, but %v", what, got)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -124,9 +123,8 @@ func (ev *evaluation) callBeside(ctx context.Context) error {
 	if n < 2 {
 		return penstock.TakeEach(ctx, store, ev.requests, ev.decisions)
 	}
-	var beside sync.WaitGroup
-	beside.Go(func() { _ = penstock.TakeEach(ctx, store, ev.requests[n:], ev.decisions[n:]) })
-	defer beside.Wait()
+	wait := ev.engine.beside.Start(func() { _ = penstock.TakeEach(ctx, store, ev.requests[n:], ev.decisions[n:]) })
+	defer wait()
 	return penstock.TakeAll(ctx, store, ev.requests[:n], ev.decisions[:n])
 }
 

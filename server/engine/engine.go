@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/beside"
 	"github.com/penstock-io/penstock/internal/denials"
 	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/internal/topkeys"
@@ -146,6 +147,7 @@ type Engine struct {
 
 	reports           ahead.Reports
 	comparedKeys      candidates.Keys
+	beside            *beside.Crew
 	requestLimits     *requestlimits.Policy
 	requestLimitState ruleState         // of all request limits
 	OwnHits           hitcount.ByDomain // of descriptors with their own limit, if Options.CountHits is set
@@ -154,9 +156,7 @@ type Engine struct {
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
 func New(store penstock.Store, o *Options) *Engine {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	_, transient := store.(penstock.TransientKeyStore)
 	policy := requestlimits.New(store, o.RequestLimits)
 	e := &Engine{
@@ -167,6 +167,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		calls:             store,
 		transientKeys:     transient,
 		requestLimits:     policy,
+		beside:            beside.NewCrew(),
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
 	e.reports = ahead.Reports{TopKeys: e.options.TopKeys, Overrides: e.options.Overrides, OnUnmatched: e.options.OnUnmatched}

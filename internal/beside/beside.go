@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A Crew runs functions on goroutines that it keeps for a while. The stack of a new goroutine is small: growing it for
+// A Pool runs functions on goroutines that it keeps for a while. The stack of a new goroutine is small: growing it for
 // each call of a store would cost as much as the call.
-type Crew struct{ calls chan func() }
+type Pool struct{ calls chan func() }
 
-// NewCrew returns a crew without goroutines.
-func NewCrew() *Crew { return &Crew{make(chan func())} }
+// NewPool returns a pool without goroutines.
+func NewPool() *Pool { return &Pool{make(chan func())} }
 
 // Start runs a function beside the caller, and returns one that waits for its end.
-func (c *Crew) Start(run func()) (wait func()) {
+func (p *Pool) Start(run func()) (wait func()) {
 	var done sync.WaitGroup
 	done.Add(1)
 	call := func() {
@@ -22,9 +22,9 @@ func (c *Crew) Start(run func()) (wait func()) {
 		run()
 	}
 	select {
-	case c.calls <- call:
+	case p.calls <- call:
 	default:
-		go c.work(call)
+		go p.work(call)
 	}
 	return done.Wait
 }
@@ -32,14 +32,14 @@ func (c *Crew) Start(run func()) (wait func()) {
 // idleTime is how long a goroutine is kept without calls.
 const idleTime = time.Second
 
-func (c *Crew) work(call func()) {
+func (p *Pool) work(call func()) {
 	idle := time.NewTimer(idleTime)
 	defer idle.Stop()
 	for {
 		call()
 		idle.Reset(idleTime)
 		select {
-		case call = <-c.calls:
+		case call = <-p.calls:
 		case <-idle.C:
 			return
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/penstock-io/penstock/internal/beside"
 )
 
-func TestCrewRunsBesideItsCallers(t *testing.T) {
+func TestPoolRunsBesideItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // which ends only if all goroutines do
-		c, running, ended := beside.NewCrew(), make(chan struct{}), atomic.Int64{}
+		c, running, ended := beside.NewPool(), make(chan struct{}), atomic.Int64{}
 		for range 3 {
 			waits := make([]func(), 4)
 			for i := range waits {

@@ -147,7 +147,7 @@ type Engine struct {
 
 	reports           ahead.Reports
 	comparedKeys      candidates.Keys
-	beside            *beside.Crew
+	beside            *beside.Pool
 	requestLimits     *requestlimits.Policy
 	requestLimitState ruleState         // of all request limits
 	OwnHits           hitcount.ByDomain // of descriptors with their own limit, if Options.CountHits is set
@@ -167,7 +167,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		calls:             store,
 		transientKeys:     transient,
 		requestLimits:     policy,
-		beside:            beside.NewCrew(),
+		beside:            beside.NewPool(),
 		requestLimitState: ruleState{stats: &RuleStats{Stats: &rulestats.Stats{}}},
 	}
 	e.reports = ahead.Reports{TopKeys: e.options.TopKeys, Overrides: e.options.Overrides, OnUnmatched: e.options.OnUnmatched}

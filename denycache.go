@@ -50,10 +50,12 @@ type DenyCacheOptions struct {
 // cost of a request with KeepFree includes the units that it keeps, so its denial answers
 // no request that needs fewer.
 // The decision has [SourceDenyCache], and its times count down. They are as exact
-// as the store's, with one exception: after a request took the last unit of a
+// as the store's, with two exceptions. After a request took the last unit of a
 // bucket, the cache itself computes when the next unit is due. If a unit does not
 // take whole milliseconds to come back, that may be up to one millisecond late.
-// For costs above one, KeepFree included, Remaining is a lower bound.
+// And of calls that overlapped, the cache may keep the numbers of the one that the
+// store decided first. For costs above one, KeepFree included, Remaining is
+// otherwise a lower bound.
 //
 // A [TakeAll] of which one request is known to be denied is denied without the store, and
 // charges nothing. The decisions about the requests that the cache does not know to be

@@ -24,31 +24,37 @@ type asPlain struct {
 	t      testing.TB
 	cache  *penstock.DenyCache
 	behind penstock.Store
-	steps  atomic.Int64  // calls begun plus calls ended
 	hits   *atomic.Int64 // decisions by the cache
+
+	begun      atomic.Int64 // calls
+	inside     atomic.Int64 // calls that have begun and not ended
+	overlapped atomic.Bool  // whether a call ever ran beside another
 }
 
 func (s *asPlain) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	before := s.begin(r)
+	defer s.end()
 	d, err := s.cache.Take(ctx, r)
-	s.end(before, []penstock.Request{r}, &d)
+	s.complete(before, 0, r, &d)
 	return d, err
 }
 
 func (s *asPlain) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	before := s.begin(rs...)
+	defer s.end()
 	err := s.cache.TakeEach(ctx, rs, ds)
-	s.endAll(before, rs, ds)
+	s.completeEach(before, rs, ds)
 	return err
 }
 
 func (s *asPlain) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	before := s.begin(rs...)
+	defer s.end()
 	err := s.cache.TakeAll(ctx, rs, ds)
 	if err == nil && slices.ContainsFunc(ds[:len(rs)], fromDenyCache) {
 		return s.completeAll(ctx, before, rs, ds)
 	}
-	s.endAll(before, rs, ds)
+	s.completeEach(before, rs, ds)
 	return err
 }
 
@@ -61,10 +67,10 @@ func (s *asPlain) completeAll(ctx context.Context, b snapshotBefore, rs []pensto
 	s.hits.Add(1)
 	cached := slices.Clone(ds[:len(rs)])
 	err := s.behind.(penstock.AtomicStore).TakeAll(ctx, rs, ds)
-	alone := s.steps.Add(1) == b.step+1
+	alone := s.isAlone(b)
 	for i, d := range cached {
 		switch {
-		case !alone:
+		case !alone || s.overlapped.Load() && !ds[i].Allowed:
 		case d.Granted != 0 || d.Source != penstock.SourceDenyCache:
 			s.t.Errorf("%+v: %v in a cached denial", rs[i], d)
 		case !d.Allowed && (ds[i].Allowed || ds[i].RetryAfter != d.RetryAfter || ds[i].ResetAfter != d.ResetAfter || ds[i].Remaining < d.Remaining):
@@ -76,13 +82,15 @@ func (s *asPlain) completeAll(ctx context.Context, b snapshotBefore, rs []pensto
 
 // A snapshotBefore is the state of the keys of a call before it.
 type snapshotBefore struct {
-	step  int64
+	begun int64 // calls before it
+	first bool  // whether no other call was under way
 	peeks []penstock.Decision
 }
 
 // begin peeks at the keys of requests. For a malformed one the result is zero.
 func (s *asPlain) begin(rs ...penstock.Request) snapshotBefore {
-	b := snapshotBefore{step: s.steps.Add(1)}
+	b := snapshotBefore{begun: s.begun.Load(), first: s.inside.Add(1) == 1}
+	s.begun.Add(1) // after inside, so that a call which is not counted there is counted here
 	for _, r := range rs {
 		r.Cost, r.ID = 0, ""
 		peek, _ := s.behind.Take(context.Background(), r)
@@ -91,27 +99,54 @@ func (s *asPlain) begin(rs ...penstock.Request) snapshotBefore {
 	return b
 }
 
-func (s *asPlain) endAll(b snapshotBefore, rs []penstock.Request, ds []penstock.Decision) {
+func (s *asPlain) end() { s.inside.Add(-1) }
+
+// isAlone reports whether no other call has run beside this one, and notes if one has.
+func (s *asPlain) isAlone(b snapshotBefore) bool {
+	alone := b.first && s.begun.Load() == b.begun+1
+	if !alone {
+		s.overlapped.Store(true)
+	}
+	return alone
+}
+
+func (s *asPlain) completeEach(b snapshotBefore, rs []penstock.Request, ds []penstock.Decision) {
 	for i := range rs[:min(len(rs), len(ds))] {
-		s.end(snapshotBefore{b.step, b.peeks[i:]}, rs[i:], &ds[i])
-		b.step = s.steps.Load()
+		s.complete(b, i, rs[i], &ds[i])
 	}
 }
 
-// end makes a decision equal to the store's, unless there were concurrent calls:
-// then the state of the key at that moment is unknown.
-func (s *asPlain) end(b snapshotBefore, rs []penstock.Request, d *penstock.Decision) {
-	alone := s.steps.Add(1) == b.step+1
-	if d.Source == penstock.SourceDenyCache {
-		s.hits.Add(1)
-		if alone && (rs[0].Cost > 1 && !rs[0].AtMost || rs[0].KeepFree > 0) {
-			if d.Remaining > b.peeks[0].Remaining {
-				s.t.Errorf("%+v: cached as %v, but there was only %v", rs[0], *d, b.peeks[0])
-			}
-			d.Remaining = b.peeks[0].Remaining
-		}
+// complete makes the decision about request i equal to the store's. If calls have overlapped,
+// the cache may hold the numbers of the one that the store decided first, so the store decides
+// again.
+func (s *asPlain) complete(b snapshotBefore, i int, r penstock.Request, d *penstock.Decision) {
+	s.isAlone(b)
+	if !fromDenyCache(*d) {
+		d.Source = penstock.SourceStore
+		return
+	}
+	s.hits.Add(1)
+	if s.overlapped.Load() {
+		s.decideAgain(b, r, d)
+		return
 	}
 	d.Source = penstock.SourceStore
+	if r.Cost > 1 && !r.AtMost || r.KeepFree > 0 {
+		if d.Remaining > b.peeks[i].Remaining {
+			s.t.Errorf("%+v: cached as %v, but there was only %v", r, *d, b.peeks[i])
+		}
+		d.Remaining = b.peeks[i].Remaining
+	}
+}
+
+// decideAgain replaces a cached denial by the store's. Unless there were concurrent calls, the
+// store denies too.
+func (s *asPlain) decideAgain(b snapshotBefore, r penstock.Request, d *penstock.Decision) {
+	cached := *d
+	*d, _ = s.behind.Take(context.Background(), r)
+	if s.isAlone(b) && d.Allowed {
+		s.t.Errorf("%+v: cached as %v, but the store says %v", r, cached, *d)
+	}
 }
 
 // withoutRounding changes the source of the decision that takes a bucket's last

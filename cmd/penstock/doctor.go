@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,7 +85,9 @@ func (d *doctor) run(c *cobra.Command, _ []string) error {
 // noAnswer is what was found of a store that cannot be reached.
 func noAnswer(err error) redisstore.Finding {
 	f := redisstore.Finding{What: "connection", State: redisstore.Broken, Detail: oneLine(err)}
-	if network := net.Error(nil); errors.As(err, &network) {
+	if network := net.Error(nil); errors.Is(err, context.DeadlineExceeded) {
+		f.Detail = "no answer in time"
+	} else if errors.As(err, &network) {
 		f.Detail = network.Error() // without the words of each driver around it
 	}
 	f.Advice = "nothing answers: check that the server runs, and that this machine can reach the host and port of the URL"

@@ -34,7 +34,7 @@ var notRun = map[string]string{
 	"systemctl ":                     "needs systemd",
 	"install ":                       "writes to /etc",
 	"go install ":                    "writes to the user's folder",
-	"go mod edit ":                   "changes the user's module",
+	"go mod ":                        "changes the user's module",
 	"git clone ":                     "needs the network",
 	"npm install ":                   "needs a registry",
 	"pip install ":                   "needs a registry",

@@ -36,7 +36,7 @@ SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 
 # Nothing in these is concurrent, so that the race detector has nothing to find.
-SEQUENTIAL := $(addprefix internal/,address algorithm defaults doctest fixedseed hashtable monotime sentinelrules \
+SEQUENTIAL := $(addprefix internal/,address algorithm algorithm/algorithmtest defaults doctest fixedseed hashtable monotime sentinelrules \
 	setassoc siphash slab spelling testreport timespan treetest yamlerror) \
 	redisstore/internal/script server/accesslog server/internal/auth server/replay server/simulator
 RACY        = $(filter-out $(addprefix %/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))

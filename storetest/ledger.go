@@ -207,8 +207,7 @@ func (l *ledger) takeAll(now int64, rs []penstock.Request) ([]penstock.Decision,
 // remembers reports whether a take was granted under its ID before.
 func (l *ledger) remembers(now int64, r penstock.Request) bool {
 	if needsID(r.Limit) {
-		permits := l.states[stateKeyOf(r)].permits
-		return r.Cost > 0 && permits.Holds(hashOf(r.ID), now)
+		return r.Cost > 0 && l.states[stateKeyOf(r)].key.Holds(hashOf(r.ID), now)
 	}
 	g, ok := l.idRecords[idKey{stateKeyOf(r), r.ID}]
 	return ok && (r.Cost > 0 || r.Settle) && now < g.until

@@ -3,26 +3,19 @@ package storetest
 import (
 	"hash/fnv"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/algorithm/algorithmtest"
 )
 
-// This file is all that the package knows about single algorithms: how each decides, and the most that
-// each may admit.
+// This file is all that the package knows about single algorithms.
 
-// A state is the state of a key under a limit. Each algorithm uses one of these; the
-// zero state is full under any limit.
+// A state is the state of a key under a limit. The zero state is full under any limit.
 type state struct {
-	until   int64 // when the state expires
-	bucket  algorithm.Bucket
-	counter algorithm.Counter
-	slide   algorithm.Slide
-	ring    algorithm.Ring
-	log     algorithm.Log
-	permits algorithm.Permits
+	until int64 // when the state expires
+	key   algorithmtest.State
 }
 
 // decide returns the new state and the decision.
@@ -30,36 +23,10 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 	l := r.Limit.Normal()
 	request := algorithm.Request{
 		Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay), KeepFree: r.KeepFree,
-		NewID: r.NewID,
+		ID: hashOf(r.ID), NewID: r.NewID,
 	}
-	var outcome algorithm.Outcome
-	var balance algorithm.Balance
-	switch l.Algorithm {
-	case penstock.TokenBucket:
-		b := algorithm.TokenBucket{Rate: rate(l)}
-		s.bucket, outcome = b.Decide(s.bucket, now, request)
-		balance = b.Balance(max(s.bucket.Full-now, 0))
-	case penstock.LeakyBucket:
-		b := algorithm.LeakyBucket{Rate: rate(l)}
-		s.bucket, outcome = b.Decide(s.bucket, now, request)
-		balance = b.Balance(max(s.bucket.Full-now, 0))
-	case penstock.FixedWindow:
-		w := algorithm.FixedWindow{Count: l.Count, Overdraft: l.MaxDebt(), Tick: int64(tick)}
-		s.counter, outcome = w.Decide(s.counter, now, window(l, now), request)
-		balance = w.Balance(s.counter, now)
-	case penstock.SlidingWindow:
-		w := algorithm.SlidingWindow{Count: l.Count, Overdraft: l.MaxDebt(), Period: int64(l.Period), Tick: int64(tick)}
-		s.slide, outcome = w.Decide(s.slide, now, request)
-		balance = w.Balance(s.slide, now)
-	case penstock.RollingWindow:
-		s.ring, outcome, balance = decideRolling(l, s.ring, now, request)
-	case penstock.SlidingLog:
-		s.log, outcome, balance = decideLog(l, s.log, now, request)
-	case penstock.Concurrent:
-		request.ID = hashOf(r.ID)
-		s.permits, outcome, balance = decidePermits(l, s.permits, now, request)
-	}
-	return s.settled(now, balance), decision(l, outcome, balance)
+	key, outcome, balance := s.key.Decide(modelLimit(l), now, request)
+	return state{s.until, key}.settled(now, balance), decision(l, outcome, balance)
 }
 
 // settled returns the state with its expiry.
@@ -76,79 +43,26 @@ func (s state) settled(now int64, balance algorithm.Balance) state {
 // refundDue returns the state and the decision after a refund of units that time will
 // have paid back at due.
 func (s state) refundDue(now int64, l penstock.Limit, units, due int64) (state, penstock.Decision) {
-	var outcome algorithm.Outcome
-	var balance algorithm.Balance
-	switch l.Algorithm {
-	case penstock.TokenBucket, penstock.LeakyBucket:
-		r := rate(l)
-		s.bucket, outcome = r.RefundDue(s.bucket, now, units, due)
-		balance = r.Balance(max(s.bucket.Full-now, 0))
-	case penstock.FixedWindow:
-		w := algorithm.FixedWindow{Count: l.Count, Overdraft: l.MaxDebt(), Tick: int64(tick)}
-		s.counter, outcome = w.RefundDue(s.counter, now, window(l, now), units, due)
-		balance = w.Balance(s.counter, now)
-	case penstock.SlidingWindow:
-		w := algorithm.SlidingWindow{Count: l.Count, Overdraft: l.MaxDebt(), Period: int64(l.Period), Tick: int64(tick)}
-		s.slide, outcome = w.RefundDue(s.slide, now, units, due)
-		balance = w.Balance(s.slide, now)
-	case penstock.RollingWindow:
-		w := algorithm.NewRollingWindow(l.Count, int64(l.Period), int64(l.Buckets), int64(tick))
-		s.ring, _, _ = decideRolling(l, s.ring, now, algorithm.Request{}) // a normalized copy
-		outcome = w.RefundDue(&s.ring, now, units, due)
-		balance = w.Balance(&s.ring, now)
-	case penstock.SlidingLog:
-		w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
-		s.log, _, _ = decideLog(l, s.log, now, algorithm.Request{})
-		outcome = w.RefundDue(&s.log, now, units, due)
-		balance = w.Balance(&s.log, now)
-	}
-	return s.settled(now, balance), decision(l, outcome, balance)
+	key, outcome, balance := s.key.RefundDue(modelLimit(l), now, units, due)
+	return state{s.until, key}.settled(now, balance), decision(l, outcome, balance)
 }
+
+func modelLimit(l penstock.Limit) algorithmtest.Limit {
+	return algorithmtest.Limit{
+		Algorithm: l.Algorithm.String(), Count: l.Count, Period: int64(l.Period), Burst: l.Burst, Debt: l.MaxDebt(),
+		Buckets: int64(l.Buckets), Tick: int64(tick),
+		Windows: windows(l),
+	}
+}
+
+// windows are those of a fixed window.
+type windows penstock.Limit
+
+func (w windows) Window(now int64) algorithm.Window { return window(penstock.Limit(w), now) }
 
 func rate(l penstock.Limit) algorithm.Rate {
 	r, _ := algorithm.NewRate(l.Count, int64(l.Period), l.Burst, l.MaxDebt(), int64(tick))
 	return r
-}
-
-// decideRolling decides on a copy of the ring, and returns the copy.
-func decideRolling(l penstock.Limit, r algorithm.Ring, now int64, request algorithm.Request) (algorithm.Ring, algorithm.Outcome, algorithm.Balance) {
-	w := algorithm.NewRollingWindow(l.Count, int64(l.Period), int64(l.Buckets), int64(tick))
-	if r.Counts = slices.Clone(r.Counts); r.Counts == nil {
-		r.Counts = make([]int64, w.Buckets+1)
-	}
-	w.Normalize(&r, now)
-	outcome := w.Decide(&r, now, request)
-	if outcome.Granted != 0 {
-		w.Record(&r, now, outcome.Granted)
-	}
-	return r, outcome, w.Balance(&r, now)
-}
-
-// decideLog decides on a copy of the log, and returns the copy, which has room for all
-// that can be granted.
-func decideLog(l penstock.Limit, old algorithm.Log, now int64, request algorithm.Request) (algorithm.Log, algorithm.Outcome, algorithm.Balance) {
-	w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
-	log := algorithm.Log{Times: make([]int64, max(int(l.Count), old.Len))}
-	old.CopyTo(&log)
-	w.Normalize(&log, now)
-	outcome := w.Decide(&log, now, request)
-	if outcome.Granted != 0 {
-		w.Record(&log, now, outcome.Granted)
-	}
-	return log, outcome, w.Balance(&log, now)
-}
-
-// decidePermits decides on a copy of the permits, and returns the copy.
-func decidePermits(l penstock.Limit, p algorithm.Permits, now int64, request algorithm.Request) (algorithm.Permits, algorithm.Outcome, algorithm.Balance) {
-	c := algorithm.Concurrent{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
-	p.Words = append(slices.Clone(p.Words[:algorithm.PermitWords*p.Len]), make([]int64, algorithm.PermitWords)...)
-	c.Normalize(&p, now)
-	outcome := c.Decide(&p, now, request)
-	if outcome.Granted != 0 {
-		c.Record(&p, now, request, outcome.Granted)
-	}
-	p.Words = p.Words[:algorithm.PermitWords*p.Len]
-	return p, outcome, c.Balance(&p, now)
 }
 
 // hashOf returns a hash of an ID that is the same in each run.

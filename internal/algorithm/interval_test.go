@@ -5,6 +5,7 @@ import (
 	"math/big"
 	"testing"
 
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"pgregory.net/rapid"
 )
 

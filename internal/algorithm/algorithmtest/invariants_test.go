@@ -1,4 +1,4 @@
-package algorithm_test
+package algorithmtest
 
 import (
 	"math"
@@ -83,7 +83,7 @@ func (k *rollingKey) spend(now, cost int64) (bal algorithm.Balance, ok bool) {
 }
 
 // A denial changes nothing: the state is as after a peek.
-func TestDecideDenialChangesNothing(t *testing.T) { checkKinds(t, everyKind, denialChangesNothing) }
+func TestDecideDenialChangesNothing(t *testing.T) { checkKinds(t, everyKind(), denialChangesNothing) }
 
 func denialChangesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -108,7 +108,7 @@ func denialChangesNothing(t *rapid.T, k kind) {
 // denied some requests decides as one that never saw them. The clamp of a debt that the
 // clock made too large is the exception, so both keys get it.
 func TestBucketDenialLeavesSameFuture(t *testing.T) {
-	checkKinds(t, bucketKinds, denialLeavesSameFuture)
+	checkKinds(t, bucketKinds(), denialLeavesSameFuture)
 }
 
 func denialLeavesSameFuture(t *rapid.T, k kind) {
@@ -147,7 +147,7 @@ func endOf(k key) int64 {
 }
 
 // A peek changes nothing either: the next decision is the same as without it.
-func TestDecidePeekChangesNothing(t *testing.T) { checkKinds(t, everyKind, peekChangesNothing) }
+func TestDecidePeekChangesNothing(t *testing.T) { checkKinds(t, everyKind(), peekChangesNothing) }
 
 func peekChangesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -166,7 +166,7 @@ func peekChangesNothing(t *rapid.T, k kind) {
 
 // Decide leaves a valid state: no time is too far ahead, no count is negative, and
 // totals equal their sums.
-func TestDecideLeavesValidState(t *testing.T) { checkKinds(t, everyKind, statesAreValid) }
+func TestDecideLeavesValidState(t *testing.T) { checkKinds(t, everyKind(), statesAreValid) }
 
 func statesAreValid(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -178,7 +178,7 @@ func statesAreValid(t *rapid.T, k kind) {
 }
 
 // Remaining can be taken, and not one unit more.
-func TestDecideRemainingCanBeTaken(t *testing.T) { checkKinds(t, everyKind, remainingCanBeTaken) }
+func TestDecideRemainingCanBeTaken(t *testing.T) { checkKinds(t, everyKind(), remainingCanBeTaken) }
 
 func remainingCanBeTaken(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -202,7 +202,7 @@ func remainingCanBeTaken(t *rapid.T, k kind) {
 }
 
 // A request moves Remaining by exactly Granted, for takes and for refunds.
-func TestDecideRemainingMovesByGranted(t *testing.T) { checkKinds(t, everyKind, remainingMoves) }
+func TestDecideRemainingMovesByGranted(t *testing.T) { checkKinds(t, everyKind(), remainingMoves) }
 
 func remainingMoves(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -228,7 +228,7 @@ func remainingMoves(t *rapid.T, k kind) {
 
 // RetryAfter is exact to the tick: without other requests, the same request is allowed
 // then, and one tick earlier it is not.
-func TestDecideRetryAfterIsExact(t *testing.T) { checkKinds(t, everyKind, retryAfterIsExact) }
+func TestDecideRetryAfterIsExact(t *testing.T) { checkKinds(t, everyKind(), retryAfterIsExact) }
 
 func retryAfterIsExact(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -267,7 +267,7 @@ func (tr *trace) checkNever(t *rapid.T, req algorithm.Request) {
 }
 
 // ResetAfter is exact to the tick: then the key is full, and one tick earlier it is not.
-func TestDecideResetAfterIsExact(t *testing.T) { checkKinds(t, everyKind, resetAfterIsExact) }
+func TestDecideResetAfterIsExact(t *testing.T) { checkKinds(t, everyKind(), resetAfterIsExact) }
 
 func resetAfterIsExact(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -297,7 +297,7 @@ func resetAfterIsExact(t *rapid.T, k kind) {
 // No key is locked out for longer than one refill and the reach of reservations, whatever
 // the clock did: the RetryAfter of the largest cost that fits is within it.
 func TestDecideLocksOutForOneRefillAtMost(t *testing.T) {
-	checkKinds(t, everyKind, lockoutIsBounded)
+	checkKinds(t, everyKind(), lockoutIsBounded)
 }
 
 func lockoutIsBounded(t *rapid.T, k kind) {
@@ -331,7 +331,7 @@ func (l limit) refill(now int64) int64 {
 }
 
 // A step back frees nothing.
-func TestDecideStepBackFreesNothing(t *testing.T) { checkKinds(t, everyKind, stepBackFreesNothing) }
+func TestDecideStepBackFreesNothing(t *testing.T) { checkKinds(t, everyKind(), stepBackFreesNothing) }
 
 func stepBackFreesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -346,7 +346,7 @@ func stepBackFreesNothing(t *rapid.T, k kind) {
 }
 
 // A refund at once of what was taken restores the state.
-func TestDecideRefundRestoresState(t *testing.T) { checkKinds(t, everyKind, takeAndRefund) }
+func TestDecideRefundRestoresState(t *testing.T) { checkKinds(t, everyKind(), takeAndRefund) }
 
 func takeAndRefund(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -376,7 +376,7 @@ func dropPaidMark(k key, now int64) {
 }
 
 // After a reset the key is full, and nothing is left to refund.
-func TestDecideResetMakesKeyFull(t *testing.T) { checkKinds(t, everyKind, resetMakesKeyFull) }
+func TestDecideResetMakesKeyFull(t *testing.T) { checkKinds(t, everyKind(), resetMakesKeyFull) }
 
 func resetMakesKeyFull(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -396,7 +396,7 @@ func resetMakesKeyFull(t *rapid.T, k kind) {
 // bucket does not change here: its debt is a time, which is another number of units at
 // another rate.
 func TestDecideLimitChangeAppliesAtOnce(t *testing.T) {
-	checkKinds(t, everyKind, limitChangeAppliesAtOnce)
+	checkKinds(t, everyKind(), limitChangeAppliesAtOnce)
 }
 
 func limitChangeAppliesAtOnce(t *rapid.T, k kind) {
@@ -421,7 +421,7 @@ func limitChangeAppliesAtOnce(t *rapid.T, k kind) {
 // Whatever is asked for under a smaller limit of the same state frees nothing under the
 // larger one.
 func TestDecideSmallerLimitFreesNothing(t *testing.T) {
-	checkKinds(t, everyKind, smallerLimitFreesNothing)
+	checkKinds(t, everyKind(), smallerLimitFreesNothing)
 }
 
 func smallerLimitFreesNothing(t *rapid.T, k kind) {
@@ -448,7 +448,7 @@ func smallerLimitFreesNothing(t *rapid.T, k kind) {
 
 // A thousand calls at one instant admit exactly the limit.
 func TestDecideAdmitsLimitAtOneInstant(t *testing.T) {
-	checkKinds(t, everyKind, oneInstantAdmitsTheLimit)
+	checkKinds(t, everyKind(), oneInstantAdmitsTheLimit)
 }
 
 func oneInstantAdmitsTheLimit(t *rapid.T, k kind) {
@@ -469,7 +469,7 @@ func oneInstantAdmitsTheLimit(t *rapid.T, k kind) {
 }
 
 // However long a key was idle, it is full, and not more than full.
-func TestDecideIdleKeyIsFull(t *testing.T) { checkKinds(t, everyKind, idleForTenYears) }
+func TestDecideIdleKeyIsFull(t *testing.T) { checkKinds(t, everyKind(), idleForTenYears) }
 
 func idleForTenYears(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -495,7 +495,9 @@ func idleForTenYears(t *rapid.T, k kind) {
 }
 
 // Durations are whole ticks and never negative; a delay is within MaxDelay.
-func TestDecideDurationsAreWholeTicks(t *testing.T) { checkKinds(t, everyKind, durationsAreWholeTicks) }
+func TestDecideDurationsAreWholeTicks(t *testing.T) {
+	checkKinds(t, everyKind(), durationsAreWholeTicks)
+}
 
 func durationsAreWholeTicks(t *rapid.T, k kind) {
 	tr := newTrace(t, k)

@@ -1,6 +1,7 @@
-package algorithm_test
+package algorithmtest
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -10,7 +11,7 @@ import (
 
 // On a clock that never steps back, every field of every result equals the oracle's, for
 // any requests and changes of the limit.
-func TestDecideMatchesOracle(t *testing.T) { checkKinds(t, everyKind, decideMatchesOracle) }
+func TestDecideMatchesOracle(t *testing.T) { checkKinds(t, everyKind(), decideMatchesOracle) }
 
 func decideMatchesOracle(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -35,7 +36,7 @@ func decideMatchesOracle(t *rapid.T, k kind) {
 
 // The same holds on a busy key, with small takes at nearly every tick.
 func TestDecideMatchesOracleOnBusyKey(t *testing.T) {
-	checkKinds(t, everyKind, busyKeyMatchesOracle)
+	checkKinds(t, everyKind(), busyKeyMatchesOracle)
 }
 
 func busyKeyMatchesOracle(t *rapid.T, k kind) {
@@ -108,6 +109,24 @@ func TestSlidingWindowRoundingCarries(t *testing.T) {
 			t.Errorf("%d units with %d of %d left leave %d of %d, want %d", c.previous, c.rest, period, got, count, want)
 		}
 	}
+}
+
+func everyKind() []kind { return kindsThat(func(kind) bool { return true }) }
+
+func bucketKinds() []kind { return kindsThat(kind.isBucket) }
+
+// debtKinds can be overdrawn.
+func debtKinds() []kind { return kindsThat(kind.hasDebt) }
+
+// kindsThat returns the kinds with a property, of those that the oracle decides.
+func kindsThat(have func(kind) bool) (list []kind) {
+	for k, r := range rows {
+		if r.newLedger != nil && have(k) {
+			list = append(list, k)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // checkKinds checks a property of some algorithms, one by one.

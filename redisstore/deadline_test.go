@@ -77,6 +77,19 @@ func TestConnectTimeoutFollowsTimeout(t *testing.T) {
 	}
 }
 
+func TestRollBackTTLOutlivesCallAndRollBack(t *testing.T) {
+	for _, timeout := range []time.Duration{50 * time.Millisecond, time.Second, 24 * time.Hour} {
+		s := &Store{timeout: timeout}
+		start := time.Now()
+		d := s.deadlineAfter(t.Context(), start, timeout)
+		call := d.latest.Sub(start)
+		d.stop()
+		if ttl := s.rollBackTTL(); ttl <= 2*call {
+			t.Errorf("timeout %v: a grant is remembered for %v, but a call and its roll-back may take %v each", timeout, ttl, call)
+		}
+	}
+}
+
 // A call whose timer fires late may have its reply among what this process has yet to read.
 func TestDeadlineLasts(t *testing.T) {
 	t.Parallel()

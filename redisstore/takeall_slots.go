@@ -192,10 +192,10 @@ func (it *takeAllItem) keepFree() int64 {
 	return it.ask.KeepFree + it.totalCost - it.priorCost - it.ask.Cost
 }
 
-// rollBackTTL is how long a grant is remembered that may have to be rolled back:
-// longer than the roll-back takes, even if it waits for a slot for seconds, but not a whole period,
-// because every item leaves a record.
-func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Second }
+// rollBackTTL is how long a grant is remembered that may have to be rolled back: longer than
+// the call and then the roll-back can take, but not a whole period, because every item leaves
+// a record.
+func (s *Store) rollBackTTL() time.Duration { return 2*maxTimeouts*s.timeout + 10*time.Second }
 
 func itemID(id string, i int) string { return id + strconv.Itoa(i) }
 

@@ -38,7 +38,7 @@ REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 # Nothing in these is concurrent, so that the race detector has nothing to find.
 SEQUENTIAL := $(addprefix internal/,address algorithm algorithm/algorithmtest defaults doctest fixedseed hashtable monotime sentinelrules \
 	setassoc siphash slab spelling testreport timespan treetest yamlerror) \
-	redisstore/internal/script server/accesslog server/internal/auth server/replay server/simulator
+	server/accesslog server/internal/auth server/replay server/simulator
 RACY        = $(filter-out $(addprefix %/,$(SEQUENTIAL)),$(shell go list $(SLOW) ./...))
 
 # These and the data structures have properties that are worth trying more often than the

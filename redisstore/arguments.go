@@ -116,7 +116,7 @@ func (s *Store) compile(q *compiledRequest, r *penstock.Request, recordTTL int64
 	q.record, q.permits, q.idempotent = "", "", false
 	switch {
 	case r.ID == "" || r.Cost == 0 && !r.Settle:
-	case q.limit.step.HasRecords():
+	case q.limit.hasRecords:
 		q.record, q.idempotent = recordKey(s.prefix, q.key, r.ID), true
 	default:
 		q.permits, q.idempotent = permitOf(q.key, r.ID), !r.NewID // a repeated take would find the permits of the first
@@ -254,7 +254,7 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 	switch {
 	case ask.Cost < 0:
 		return max(ask.Cost, cl.minCost)
-	case !cl.step.HasRecords():
+	case !cl.hasRecords:
 		return ask.Cost // its script must find permits that this ID holds already
 	case ask.Overdraw:
 		return min(ask.Cost, cl.maxCharge())

@@ -8,7 +8,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
-	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // tick is the resolution of Redis's clock.
@@ -27,7 +26,7 @@ type compiledLimit struct {
 	capacity  int64 // the most that can be granted at once
 	overdraft int64 // how much more a charge may take
 	recordTTL int64 // how long a grant under an ID is remembered, in ticks
-	step      script.Step
+	step      step
 	*stepRow
 	scripts *stepScripts
 

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/penstock-io/penstock/redisstore/internal/script"
@@ -16,11 +15,12 @@ type stepScripts struct {
 // scriptsOf returns the scripts of each step. They are made when the first is needed: a process that
 // only could use Redis starts without them.
 var scriptsOf = sync.OnceValue(func() (list []stepScripts) {
-	for _, s := range script.Steps() {
-		own := stepScripts{take: newScript("take "+s.String(), s.Take()), batch: newScript("take "+s.String(), s.Batch())}
-		if s.HasRecords() {
-			own.once = newScript("take "+s.String()+" once", s.Once())
-			own.onceBatch = newScript("take "+s.String()+" once", s.OnceBatch())
+	for i := range stepRows {
+		r := &stepRows[i]
+		own := stepScripts{take: newScript("take "+r.lua.Name, r.lua.Take()), batch: newScript("take "+r.lua.Name, r.lua.Batch())}
+		if r.hasRecords {
+			own.once = newScript("take "+r.lua.Name+" once", r.lua.Once())
+			own.onceBatch = newScript("take "+r.lua.Name+" once", r.lua.OnceBatch())
 		}
 		list = append(list, own)
 	}
@@ -31,12 +31,11 @@ var scriptsOf = sync.OnceValue(func() (list []stepScripts) {
 // algorithm. There are too many combinations of algorithms to load each.
 var commonScripts = sync.OnceValue(func() (list []*Script) {
 	list = append(list, markScript, unmarkScript)
-	for _, s := range script.Steps() {
-		own := scriptsOf()[s]
-		list = append(list, own.take, own.batch, takeAllScript(1<<s))
-		if s.HasRecords() {
+	for i, own := range scriptsOf() {
+		list = append(list, own.take, own.batch, takeAllScript(1<<i))
+		if s := step(i); stepRows[s].hasRecords {
 			list = append(list, own.once, own.onceBatch)
-			for _, steps := range [][]script.Step{{s, s}, {s, s, s}} {
+			for _, steps := range [][]step{{s, s}, {s, s, s}} {
 				list = append(list, groupScript(steps, false), groupScript(steps, true))
 			}
 		}
@@ -60,14 +59,24 @@ func madeScript(key any, name string, text func() string) *Script {
 // because Redis builds the functions of a script anew for each call.
 func takeAllScript(set uint) *Script {
 	return madeScript(set, "take all", func() string {
-		return script.TakeAll(slices.DeleteFunc(script.Steps(), func(s script.Step) bool { return set&(1<<s) == 0 }))
+		var steps []script.Step
+		for i := range stepRows {
+			if set&(1<<i) != 0 {
+				steps = append(steps, stepRows[i].lua)
+			}
+		}
+		return script.TakeAll(steps)
 	})
 }
 
 // groupScript returns the script of a group with these steps.
-func groupScript(steps []script.Step, each bool) *Script {
-	if each {
-		return madeScript(groupStepsOf(steps, each), "take each", func() string { return script.TakeEachBatch(steps) })
+func groupScript(steps []step, each bool) *Script {
+	var lua []script.Step
+	for _, s := range steps {
+		lua = append(lua, stepRows[s].lua)
 	}
-	return madeScript(groupStepsOf(steps, each), "take all", func() string { return script.TakeAllBatch(steps) })
+	if each {
+		return madeScript(groupStepsOf(steps, each), "take each", func() string { return script.TakeEachBatch(lua) })
+	}
+	return madeScript(groupStepsOf(steps, each), "take all", func() string { return script.TakeAllBatch(lua) })
 }

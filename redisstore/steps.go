@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strconv"
 
 	"github.com/penstock-io/penstock"
@@ -9,8 +10,25 @@ import (
 	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
-// A stepRow is the Redis part of an algorithm: what its script is sent, and what its reply means.
+// A step is an algorithm as it runs inside Redis. There is one more than there are algorithms: fixed
+// windows that begin at a key's first request have their own, which needs no clock but the key's expiry.
+type step uint8
+
+const (
+	tokenBucket step = iota
+	leakyBucket
+	fixedWindow
+	alignedWindow
+	slidingWindow
+	rollingWindow
+	slidingLog
+	concurrent
+)
+
+// A stepRow is the Redis part of an algorithm: its Lua, what its script is sent, and what its reply means.
 type stepRow struct {
+	lua        script.Step
+	hasRecords bool                                                       // whether a grant under an ID leaves a record; permits are their own
 	replyLen   int                                                        // how many integers the script replies with, unless it packs them in one
 	compile    func(*compiledLimit)                                       // sets the arithmetic, and the arguments that depend on the limit only
 	appendRest func(cl *compiledLimit, args []string, a stepAsk) []string // of the arguments, after limitArgs
@@ -18,16 +36,40 @@ type stepRow struct {
 	apply      func(cl *compiledLimit, state []int64, c change) (algorithm.Outcome, algorithm.Balance)
 }
 
-// stepRows has all that the store knows of each step. Its Lua is in package script.
+// stepRows has all that the store knows of each step.
 var stepRows = [...]stepRow{
-	script.TokenBucket:   {1, compileTokenBucket, appendTokenArgs, unpackOne, applyToBucket},
-	script.LeakyBucket:   {1, compileLeakyBucket, appendLeakyArgs, unpackOne, applyToBucket},
-	script.FixedWindow:   {2, compileFixedWindow, appendOptions, unpackFixedWindow, applyToFixedWindow},
-	script.AlignedWindow: {3, compileAlignedWindow, appendAlignedArgs, unpackAlignedWindow, applyToFixedWindow},
-	script.SlidingWindow: {2, compileSlidingWindow, appendOptions, unpackSlidingWindow, applyToSlidingWindow},
-	script.RollingWindow: {4, compileRollingWindow, appendOptions, unpackOne, readDecision},
-	script.SlidingLog:    {4, compileSlidingLog, appendOptions, unpackLog, readDecision},
-	script.Concurrent:    {4, compileConcurrent, appendPermitArgs, unpackPermits, readDecision},
+	tokenBucket: {
+		script.Step{Name: "token-bucket", Letter: "t", File: "tokenbucket.lua", Within: "rate.lua", Grant: "charge"},
+		true, 1, compileTokenBucket, appendTokenArgs, unpackOne, applyToBucket,
+	},
+	leakyBucket: {
+		script.Step{Name: "leaky-bucket", Letter: "l", File: "leakybucket.lua", Within: "rate.lua", Grant: "charge"},
+		true, 1, compileLeakyBucket, appendLeakyArgs, unpackOne, applyToBucket,
+	},
+	fixedWindow: {
+		script.Step{Name: "fixed-window", Letter: "f", File: "fixedwindow.lua", Grant: "cost"},
+		true, 2, compileFixedWindow, appendOptions, unpackFixedWindow, applyToFixedWindow,
+	},
+	alignedWindow: {
+		script.Step{Name: "aligned fixed-window", Letter: "a", File: "alignedwindow.lua", Grant: "cost"},
+		true, 3, compileAlignedWindow, appendAlignedArgs, unpackAlignedWindow, applyToFixedWindow,
+	},
+	slidingWindow: {
+		script.Step{Name: "sliding-window", Letter: "s", File: "slidingwindow.lua", Grant: "cost"},
+		true, 2, compileSlidingWindow, appendOptions, unpackSlidingWindow, applyToSlidingWindow,
+	},
+	rollingWindow: {
+		script.Step{Name: "rolling-window", Letter: "r", File: "rollingwindow.lua", Grant: "cost"},
+		true, 4, compileRollingWindow, appendOptions, unpackOne, readDecision,
+	},
+	slidingLog: {
+		script.Step{Name: "sliding-log", Letter: "g", File: "slidinglog.lua", Grant: "cost"},
+		true, 4, compileSlidingLog, appendOptions, unpackLog, readDecision,
+	},
+	concurrent: {
+		script.Step{Name: "concurrent", Letter: "c", File: "concurrent.lua", Grant: "granted"},
+		false, 4, compileConcurrent, appendPermitArgs, unpackPermits, readDecision,
+	},
 }
 
 // An arithmetic is that of a limit, whose step selects one of these. Logs, rings and permits are
@@ -41,19 +83,12 @@ type arithmetic struct {
 }
 
 // stepOf returns the step of a normal limit.
-func stepOf(n *penstock.Limit) script.Step {
+func stepOf(n *penstock.Limit) step {
 	if n.Align != penstock.AlignFirst {
-		return script.AlignedWindow
+		return alignedWindow
 	}
-	return [...]script.Step{
-		penstock.TokenBucket:   script.TokenBucket,
-		penstock.LeakyBucket:   script.LeakyBucket,
-		penstock.FixedWindow:   script.FixedWindow,
-		penstock.SlidingWindow: script.SlidingWindow,
-		penstock.RollingWindow: script.RollingWindow,
-		penstock.SlidingLog:    script.SlidingLog,
-		penstock.Concurrent:    script.Concurrent,
-	}[n.Algorithm]
+	name := n.Algorithm.String()
+	return step(slices.IndexFunc(stepRows[:], func(r stepRow) bool { return r.lua.Name == name }))
 }
 
 // A change is what happens to a state: an ask is decided, or if there are units, those of a grant
@@ -201,7 +236,7 @@ func applyToFixedWindow(cl *compiledLimit, state []int64, c change) (out algorit
 // aligned windows without endFromNow.
 func (cl *compiledLimit) windowOf(state []int64) (now int64, w algorithm.Window) {
 	switch {
-	case cl.step == script.FixedWindow:
+	case cl.step == fixedWindow:
 		return 0, algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
 	case state[2] == endFromNow:
 		return 0, algorithm.Window{End: state[1] * tick, Length: state[1] * tick}
@@ -309,7 +344,7 @@ func readDecision(cl *compiledLimit, reply []int64, c change) (out algorithm.Out
 	switch {
 	case c.ask == algorithm.Request{} && c.units == 0:
 		out.Allowed = true
-	case wait == neverWait || cl.step.HasRecords() && c.ask.NeverFits(cl.capacity):
+	case wait == neverWait || cl.hasRecords && c.ask.NeverFits(cl.capacity):
 		out.RetryAfter = algorithm.Never
 	default:
 		out = algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}

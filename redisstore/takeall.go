@@ -340,9 +340,9 @@ func appendCounted(args, list []string) []string {
 // letter returns the step's letter, a capital if the item overdraws its key.
 func (it *takeAllItem) letter() string {
 	if it.ask.Overdraw {
-		return strings.ToUpper(it.limit.step.Letter())
+		return strings.ToUpper(it.limit.lua.Letter)
 	}
-	return it.limit.step.Letter()
+	return it.limit.lua.Letter
 }
 
 // decodeTakeAll gives each item its part of the reply.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
-	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // A takeGroup is what TakeAlls, or TakeEachs, that can share the arguments of a script have in
@@ -39,7 +38,7 @@ func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request, each bool) *
 		return nil
 	}
 	for i := range items {
-		if rs[i].ID != "" || !items[i].limit.step.HasRecords() {
+		if rs[i].ID != "" || !items[i].limit.hasRecords {
 			return nil
 		}
 	}
@@ -85,7 +84,7 @@ func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
 		changing = changing || cl.changing
 	}
 	slices.SortStableFunc(g.order, func(i, j int) int { return cmp.Compare(g.limits[i].step, g.limits[j].step) })
-	var steps []script.Step
+	var steps []step
 	for _, i := range g.order {
 		steps = append(steps, g.limits[i].step)
 	}
@@ -104,13 +103,13 @@ type groupQueues struct {
 	have map[groupSteps]*batchQueue
 }
 
-// groupSteps are the steps of a group's script, by their names.
+// groupSteps are the steps of a group's script, as text.
 type groupSteps struct {
 	steps string
 	each  bool
 }
 
-func groupStepsOf(steps []script.Step, each bool) groupSteps {
+func groupStepsOf(steps []step, each bool) groupSteps {
 	return groupSteps{fmt.Sprint(steps), each}
 }
 
@@ -119,7 +118,7 @@ func groupStepsOf(steps []script.Step, each bool) groupSteps {
 const maxGroupScripts = 256
 
 // get returns the queue for these steps, or nil if there are too many.
-func (u *groupQueues) get(steps []script.Step, each bool) *batchQueue {
+func (u *groupQueues) get(steps []step, each bool) *batchQueue {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := groupStepsOf(steps, each)

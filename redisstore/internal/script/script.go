@@ -19,57 +19,14 @@ import (
 	"strings"
 )
 
-// A Step is an algorithm as it runs inside Redis. There is one Step more than there are
-// algorithms: fixed windows that begin at a key's first request have their own, which needs no
-// clock but the key's expiry.
-type Step uint8
-
-// The steps.
-const (
-	TokenBucket Step = iota
-	LeakyBucket
-	FixedWindow
-	AlignedWindow
-	SlidingWindow
-	RollingWindow
-	SlidingLog
-	Concurrent
-)
-
-// steps says where the Lua of each step is, and what it is called in other scripts.
-var steps = [...]struct {
-	name   string
-	letter string // in scripts that choose between steps
-	file   string
-	within string // the file whose line "decide" the step's own file replaces, if any
-	grant  string // the variable for what is granted
-}{
-	TokenBucket:   {"token-bucket", "t", "tokenbucket.lua", "rate.lua", "charge"},
-	LeakyBucket:   {"leaky-bucket", "l", "leakybucket.lua", "rate.lua", "charge"},
-	FixedWindow:   {"fixed-window", "f", "fixedwindow.lua", "", "cost"},
-	AlignedWindow: {"aligned fixed-window", "a", "alignedwindow.lua", "", "cost"},
-	SlidingWindow: {"sliding-window", "s", "slidingwindow.lua", "", "cost"},
-	RollingWindow: {"rolling-window", "r", "rollingwindow.lua", "", "cost"},
-	SlidingLog:    {"sliding-log", "g", "slidinglog.lua", "", "cost"},
-	Concurrent:    {"concurrent", "c", "concurrent.lua", "", "granted"},
+// A Step is an algorithm as it runs inside Redis. The store has a table of them.
+type Step struct {
+	Name   string
+	Letter string // in the arguments of [TakeAll]
+	File   string // its Lua
+	Within string // the file whose line "decide" the step's own file replaces, if any
+	Grant  string // the variable for what is granted
 }
-
-// Steps returns all steps.
-func Steps() (list []Step) {
-	for s := range steps {
-		list = append(list, Step(s))
-	}
-	return list
-}
-
-// String returns the name of the step, such as token-bucket.
-func (s Step) String() string { return steps[s].name }
-
-// Letter returns the letter of the step in the arguments of [TakeAll].
-func (s Step) Letter() string { return steps[s].letter }
-
-// HasRecords reports whether a grant under an ID leaves a record. Permits are their own.
-func (s Step) HasRecords() bool { return s != Concurrent }
 
 //go:embed *.lua
 var files embed.FS
@@ -133,7 +90,7 @@ func (s Step) Batch() string {
 func TakeAll(steps []Step) string {
 	script := without(prelude+read("instant.lua")+read("record.lua")+read("arguments.lua"), nil) + "local steps = {}\n"
 	for _, s := range steps {
-		script += s.function("steps." + s.Letter() + " = function")
+		script += s.function("steps." + s.Letter + " = function")
 	}
 	return script + without(read("takeall.lua"), nil)
 }
@@ -203,12 +160,12 @@ func (s Step) parts() (head, body string) {
 // source returns the Lua of a step. What two steps share is in one file, into which the step's own
 // puts its rule and its return statement.
 func (s Step) source() string {
-	own := read(steps[s].file)
-	if steps[s].within == "" {
+	own := read(s.File)
+	if s.Within == "" {
 		return own
 	}
 	rule, returns, _ := strings.Cut(own, separator+"\n")
-	return strings.Replace(read(steps[s].within), separator+" decide\n", rule, 1) + separator + " reply\n" + returns
+	return strings.Replace(read(s.Within), separator+" decide\n", rule, 1) + separator + " reply\n" + returns
 }
 
 // separator begins the lines that divide a Lua file into parts.

@@ -68,7 +68,7 @@ func (s Step) unroll(suffix string, allOrNothing bool) unrolledStep {
 		reply: fmt.Sprintf("if list%[1]s then m = add(m, list%[1]s) else m = m + 1 all[m] = reply%[1]s end\n", suffix),
 	}
 	if allOrNothing {
-		granted := steps[s].grant + suffix
+		granted := s.Grant + suffix
 		u.decide += fmt.Sprintf("if %[2]s == 0 and asked%[1]s > 0 and not overdraws%[1]s then fits = false end\n", suffix, granted)
 		u.write = "if not fits then " + granted + " = 0 end\n" + u.write
 	}

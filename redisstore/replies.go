@@ -48,7 +48,7 @@ func (cl *compiledLimit) unpacked(reply []int64, ask algorithm.Request) []int64 
 // missedWindow returns Redis's time if it was outside the windows that the script
 // was sent, so that nothing was decided.
 func (cl *compiledLimit) missedWindow(reply []int64) (now int64, missed bool) {
-	return reply[len(reply)-1], cl.step == alignedWindow && reply[0] == noWindow
+	return reply[len(reply)-1], cl.normal.Align != penstock.AlignFirst && reply[0] == noWindow
 }
 
 // noWindow is the first number of a reply if no window includes Redis's time.

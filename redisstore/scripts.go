@@ -33,9 +33,9 @@ var commonScripts = sync.OnceValue(func() (list []*Script) {
 	list = append(list, markScript, unmarkScript)
 	for i, own := range scriptsOf() {
 		list = append(list, own.take, own.batch, takeAllScript(1<<i))
-		if s := step(i); stepRows[s].hasRecords {
+		if r := &stepRows[i]; r.hasRecords {
 			list = append(list, own.once, own.onceBatch)
-			for _, steps := range [][]step{{s, s}, {s, s, s}} {
+			for _, steps := range [][]script.Step{{r.lua, r.lua}, {r.lua, r.lua, r.lua}} {
 				list = append(list, groupScript(steps, false), groupScript(steps, true))
 			}
 		}
@@ -70,13 +70,9 @@ func takeAllScript(set uint) *Script {
 }
 
 // groupScript returns the script of a group with these steps.
-func groupScript(steps []step, each bool) *Script {
-	var lua []script.Step
-	for _, s := range steps {
-		lua = append(lua, stepRows[s].lua)
-	}
+func groupScript(steps []script.Step, each bool) *Script {
 	if each {
-		return madeScript(groupStepsOf(steps, each), "take each", func() string { return script.TakeEachBatch(lua) })
+		return madeScript(groupStepsOf(steps, each), "take each", func() string { return script.TakeEachBatch(steps) })
 	}
-	return madeScript(groupStepsOf(steps, each), "take all", func() string { return script.TakeAllBatch(lua) })
+	return madeScript(groupStepsOf(steps, each), "take all", func() string { return script.TakeAllBatch(steps) })
 }

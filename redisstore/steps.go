@@ -10,21 +10,6 @@ import (
 	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
-// A step is an algorithm as it runs inside Redis. There is one more than there are algorithms: fixed
-// windows that begin at a key's first request have their own, which needs no clock but the key's expiry.
-type step uint8
-
-const (
-	tokenBucket step = iota
-	leakyBucket
-	fixedWindow
-	alignedWindow
-	slidingWindow
-	rollingWindow
-	slidingLog
-	concurrent
-)
-
 // A stepRow is the Redis part of an algorithm: its Lua, what its script is sent, and what its reply means.
 type stepRow struct {
 	lua        script.Step
@@ -36,37 +21,38 @@ type stepRow struct {
 	apply      func(cl *compiledLimit, state []int64, c change) (algorithm.Outcome, algorithm.Balance)
 }
 
-// stepRows has all that the store knows of each step.
+// stepRows has all that the store knows of each algorithm. There is one row more than there are algorithms: fixed
+// windows that begin at a key's first request have their own, which needs no clock but the key's expiry.
 var stepRows = [...]stepRow{
-	tokenBucket: {
+	{
 		script.Step{Name: "token-bucket", Letter: "t", File: "tokenbucket.lua", Within: "rate.lua", Grant: "charge"},
 		true, 1, compileTokenBucket, appendTokenArgs, unpackOne, applyToBucket,
 	},
-	leakyBucket: {
+	{
 		script.Step{Name: "leaky-bucket", Letter: "l", File: "leakybucket.lua", Within: "rate.lua", Grant: "charge"},
 		true, 1, compileLeakyBucket, appendLeakyArgs, unpackOne, applyToBucket,
 	},
-	fixedWindow: {
+	{
 		script.Step{Name: "fixed-window", Letter: "f", File: "fixedwindow.lua", Grant: "cost"},
 		true, 2, compileFixedWindow, appendOptions, unpackFixedWindow, applyToFixedWindow,
 	},
-	alignedWindow: {
+	{
 		script.Step{Name: "aligned fixed-window", Letter: "a", File: "alignedwindow.lua", Grant: "cost"},
 		true, 3, compileAlignedWindow, appendAlignedArgs, unpackAlignedWindow, applyToFixedWindow,
 	},
-	slidingWindow: {
+	{
 		script.Step{Name: "sliding-window", Letter: "s", File: "slidingwindow.lua", Grant: "cost"},
 		true, 2, compileSlidingWindow, appendOptions, unpackSlidingWindow, applyToSlidingWindow,
 	},
-	rollingWindow: {
+	{
 		script.Step{Name: "rolling-window", Letter: "r", File: "rollingwindow.lua", Grant: "cost"},
 		true, 4, compileRollingWindow, appendOptions, unpackOne, readDecision,
 	},
-	slidingLog: {
+	{
 		script.Step{Name: "sliding-log", Letter: "g", File: "slidinglog.lua", Grant: "cost"},
 		true, 4, compileSlidingLog, appendOptions, unpackLog, readDecision,
 	},
-	concurrent: {
+	{
 		script.Step{Name: "concurrent", Letter: "c", File: "concurrent.lua", Grant: "granted"},
 		false, 4, compileConcurrent, appendPermitArgs, unpackPermits, readDecision,
 	},
@@ -82,13 +68,13 @@ type arithmetic struct {
 	sliding algorithm.SlidingWindow
 }
 
-// stepOf returns the step of a normal limit.
-func stepOf(n *penstock.Limit) step {
-	if n.Align != penstock.AlignFirst {
-		return alignedWindow
-	}
+// stepOf returns the row of a normal limit.
+func stepOf(n *penstock.Limit) int {
 	name := n.Algorithm.String()
-	return step(slices.IndexFunc(stepRows[:], func(r stepRow) bool { return r.lua.Name == name }))
+	if n.Align != penstock.AlignFirst {
+		name = "aligned " + name
+	}
+	return slices.IndexFunc(stepRows[:], func(r stepRow) bool { return r.lua.Name == name })
 }
 
 // A change is what happens to a state: an ask is decided, or if there are units, those of a grant
@@ -236,7 +222,7 @@ func applyToFixedWindow(cl *compiledLimit, state []int64, c change) (out algorit
 // aligned windows without endFromNow.
 func (cl *compiledLimit) windowOf(state []int64) (now int64, w algorithm.Window) {
 	switch {
-	case cl.step == fixedWindow:
+	case cl.normal.Align == penstock.AlignFirst:
 		return 0, algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
 	case state[2] == endFromNow:
 		return 0, algorithm.Window{End: state[1] * tick, Length: state[1] * tick}

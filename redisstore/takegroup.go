@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 )
 
 // A takeGroup is what TakeAlls, or TakeEachs, that can share the arguments of a script have in
@@ -84,9 +85,9 @@ func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
 		changing = changing || cl.changing
 	}
 	slices.SortStableFunc(g.order, func(i, j int) int { return cmp.Compare(g.limits[i].step, g.limits[j].step) })
-	var steps []step
+	var steps []script.Step
 	for _, i := range g.order {
-		steps = append(steps, g.limits[i].step)
+		steps = append(steps, g.limits[i].lua)
 	}
 	if g.queue = s.groupQueues.get(steps, each); g.queue == nil {
 		return nil
@@ -109,7 +110,7 @@ type groupSteps struct {
 	each  bool
 }
 
-func groupStepsOf(steps []step, each bool) groupSteps {
+func groupStepsOf(steps []script.Step, each bool) groupSteps {
 	return groupSteps{fmt.Sprint(steps), each}
 }
 
@@ -118,7 +119,7 @@ func groupStepsOf(steps []step, each bool) groupSteps {
 const maxGroupScripts = 256
 
 // get returns the queue for these steps, or nil if there are too many.
-func (u *groupQueues) get(steps []step, each bool) *batchQueue {
+func (u *groupQueues) get(steps []script.Step, each bool) *batchQueue {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := groupStepsOf(steps, each)

@@ -8,9 +8,159 @@ import (
 	"github.com/penstock-io/penstock/internal/slab"
 )
 
-// This file is what a [Memory] knows about algorithms, but for the inlined case in Memory.take: for each of them, how a state is encoded
-// into the words of a slot, and the steps that decide on it. A key without a slot is idle: its
-// bucket is full, its window empty. A slot of zeroes decodes to an idle state too.
+// This file is all that the package knows about single algorithms: what each can do, and how a [Memory] decides it,
+// but for the inlined case in Memory.take.
+
+// An Algorithm is a way to count units. The zero Algorithm is [TokenBucket], the
+// right choice for most limits.
+type Algorithm uint8
+
+// The algorithms. docs/algorithms.md draws what each admits.
+const (
+	// TokenBucket admits bursts of up to Burst, and Count per Period over time.
+	// It needs one word per key, and has no window edges.
+	TokenBucket Algorithm = iota
+
+	// LeakyBucket is a queue that holds Burst units and drains evenly. An
+	// allowed request has a [Decision.Delay], its turn in the queue; a request
+	// is denied when the queue is full.
+	LeakyBucket
+
+	// FixedWindow counts up to Count and starts again when the window ends. Use
+	// it for quotas such as five a day: from midnight with AlignDay, or else
+	// from the key's first request.
+	FixedWindow
+
+	// SlidingWindow counts the current window, and the share of the previous
+	// one that is still within one Period. It is cheap, and avoids the fixed
+	// window's double burst in practice, though not in the worst case.
+	SlidingWindow
+
+	// RollingWindow counts in Buckets parts of the period. No interval of one
+	// Period admits more than Count. The price is that units become available
+	// up to one part late: under constant load, ten parts admit nine tenths of
+	// Count, and a hundred parts nearly all of it.
+	RollingWindow
+
+	// SlidingLog records the time of every admitted unit. It is exact, and
+	// needs eight bytes per unit.
+	SlidingLog
+
+	// Concurrent limits how many units are held at once: Count permits, each
+	// held for one Period unless it is renewed or released. Every request names
+	// its permits by a [Request.ID]; see [Limiter.Acquire]. Count is at most
+	// 10,000, a cost at most 100, and Period at most 24 hours.
+	Concurrent
+)
+
+// algorithms says what each algorithm is called, can do and can count, in the order of the
+// constants. Code that treats some algorithms differently asks for one of these properties.
+var algorithms = [...]struct {
+	name    string
+	bucket  bool // has a rate and a Burst
+	aligns  bool // has an Align, Offset and Zone
+	resets  bool // all units come back at once, at the ResetAfter of a decision
+	slides  bool // units come back for one Period after the window of a decision has ended
+	parts   bool // has Buckets
+	owes    bool // a charge can take more than is left
+	queue   bool // admits with a delay
+	permits bool // units are held by an ID and released
+	lease   leaseKind
+
+	maxCount, maxPeriod limitBound
+}{
+	TokenBucket: {name: "token-bucket", bucket: true, owes: true, lease: leaseAges},
+	LeakyBucket: {name: "leaky-bucket", bucket: true, owes: true, queue: true},
+	FixedWindow: {name: "fixed-window", aligns: true, resets: true, owes: true, lease: leaseEnds},
+	SlidingWindow: {
+		name: "sliding-window", slides: true, owes: true, lease: leaseEndsBefore,
+		maxCount: limitBound{maxSlidingCount, "a sliding-window"},
+	},
+	RollingWindow: {name: "rolling-window", parts: true},
+	SlidingLog: {
+		name:      "sliding-log",
+		maxCount:  limitBound{maxLogCount, "a sliding-log; a sliding-window counts more"},
+		maxPeriod: limitBound{int64(maxLogPeriod), "a sliding-log; a sliding-window counts for longer"},
+	},
+	Concurrent: {
+		name: "concurrent", permits: true,
+		maxCount:  limitBound{maxConcurrentCount, "a concurrent limit"},
+		maxPeriod: limitBound{int64(maxConcurrentPeriod), "a concurrent limit; renew permits that are held for longer"},
+	},
+}
+
+// A leaseKind says for how long units that were taken ahead can be spent; see [Lease].
+type leaseKind uint8
+
+const (
+	noLease         leaseKind = iota
+	leaseAges                 // for a time; what time has not paid for can be refunded
+	leaseEnds                 // until their window ends, at the ResetAfter of the decision
+	leaseEndsBefore           // until their window ends, one Period before the ResetAfter
+)
+
+// A limitBound is the most that an algorithm can count, or for how long; 0 if it has no bound of
+// its own. The text is the end of an error message.
+type limitBound struct {
+	most int64
+	text string
+}
+
+// Algorithms returns all algorithms, in the order of the constants.
+func Algorithms() []Algorithm {
+	all := make([]Algorithm, len(algorithms))
+	for i := range all {
+		all[i] = Algorithm(i)
+	}
+	return all
+}
+
+// IsBucket reports whether the limit has a rate and a burst: a token or a leaky bucket.
+func (l Limit) IsBucket() bool { return l.isBucket() }
+
+// CanOwe reports whether a charge can overdraw a key. Rolling windows, logs and concurrency
+// limits cannot owe: they keep each unit until it leaves the period or is released, and what
+// was charged beyond their count has no place there.
+func (l Limit) CanOwe() bool { return l.canOwe() }
+
+// HasPermits reports whether units are permits, which are held under an ID and released:
+// those of a concurrency limit.
+func (l Limit) HasPermits() bool { return l.hasPermits() }
+
+// CanLease reports whether a [Lease] can take units ahead: those of token buckets, fixed windows and sliding windows.
+func (l Limit) CanLease() bool { return l.leaseKind() != noLease }
+
+// HasQueue reports whether requests are admitted with a delay: those of a leaky bucket.
+func (l Limit) HasQueue() bool { return l.hasQueue() }
+
+// CanAlign reports whether the limit has an Align, an Offset and a Zone: a fixed window.
+func (l Limit) CanAlign() bool { return l.aligns() }
+
+// HasBuckets reports whether the limit counts in Buckets: a rolling window.
+func (l Limit) HasBuckets() bool { return l.hasParts() }
+
+// ResetsAtOnce reports whether all units come back at once, at the ResetAfter of a decision: those of a fixed window.
+func (l Limit) ResetsAtOnce() bool { return l.resetsAtOnce() }
+
+// These do not copy the limit. An unknown algorithm, which is invalid, has no properties.
+func (l *Limit) isBucket() bool     { return l.isKnown() && algorithms[l.Algorithm].bucket }
+func (l *Limit) canOwe() bool       { return l.isKnown() && algorithms[l.Algorithm].owes }
+func (l *Limit) hasQueue() bool     { return l.isKnown() && algorithms[l.Algorithm].queue }
+func (l *Limit) hasPermits() bool   { return l.isKnown() && algorithms[l.Algorithm].permits }
+func (l *Limit) aligns() bool       { return l.isKnown() && algorithms[l.Algorithm].aligns }
+func (l *Limit) resetsAtOnce() bool { return l.isKnown() && algorithms[l.Algorithm].resets }
+func (l *Limit) slides() bool       { return l.isKnown() && algorithms[l.Algorithm].slides }
+func (l *Limit) hasParts() bool     { return l.isKnown() && algorithms[l.Algorithm].parts }
+func (l *Limit) leaseKind() leaseKind {
+	if !l.isKnown() {
+		return noLease
+	}
+	return algorithms[l.Algorithm].lease
+}
+func (l *Limit) isKnown() bool { return int(l.Algorithm) < len(algorithms) }
+
+// For each algorithm a Memory knows how a state is encoded into the words of a slot, and the steps that decide on it.
+// A key without a slot is idle: its bucket is full, its window empty. A slot of zeroes decodes to an idle state too.
 
 // A stepRequest is what a step decides. It is in the shard: a pointer that is passed to a function of
 // a table would move what it points to onto the heap, and copying it costs more than the decision.

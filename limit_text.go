@@ -29,9 +29,8 @@ const maxLimitText = 512
 // It begins with the count, a slash and the period. These words may follow, in any
 // order, each at most once:
 //
-//	token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window,
-//	sliding-log, concurrent
-//	                the algorithm; default token-bucket
+//	sliding-log     the algorithm, by the name of its constant, here
+//	                SlidingLog; default token-bucket
 //	burst=N         of a bucket: the most at once; default the count
 //	debt=N          the most that a charge takes beyond empty, 0 for none; not
 //	                of a rolling-window, sliding-log or concurrent limit;

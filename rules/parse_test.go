@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -96,6 +97,18 @@ func TestUnitLimitIsValid(t *testing.T) {
 	}
 	if got := rules.Unit(8).String() + " " + rules.UnknownUnit.String() + " " + rules.OnStoreFailure(9).String(); got != "unit(8) unknown failure(9)" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestParseUnknownAlgorithm(t *testing.T) {
+	_, err := rules.Parse(rules.File{Name: "a.yaml", Text: []byte("domain: a\ndescriptors: [{key: k, algorithm: gcra, rate_limit: {unit: day}}]")})
+	if err == nil || !strings.Contains(err.Error(), "algorithm: want ") || !strings.Contains(err.Error(), ", got 'gcra'") {
+		t.Errorf("got %v, want what an algorithm may be", err)
+	}
+	for _, a := range penstock.Algorithms() {
+		if !strings.Contains(fmt.Sprint(err), a.String()) {
+			t.Errorf("%v does not have %v", err, a)
+		}
 	}
 }
 

@@ -126,8 +126,12 @@ func checkAllDrawn(t *testing.T, drawn map[string]bool) {
 			t.Errorf("%s has no block %q", algorithmsPage, kind)
 		}
 	}
-	for a := penstock.TokenBucket; a <= penstock.SlidingLog; a++ {
-		if !drawn[a.String()] {
+	page := readPage(t, algorithmsPage)
+	for _, a := range penstock.Algorithms() {
+		if !strings.Contains(page, "\n| [`"+a.String()+"`](#") {
+			t.Errorf("the table of %s does not have %v", algorithmsPage, a)
+		}
+		if !drawn[a.String()] && !(penstock.Limit{Algorithm: a}).HasPermits() {
 			t.Errorf("%s draws no edge for %v", algorithmsPage, a)
 		}
 	}

@@ -210,12 +210,9 @@ func (g *Gate) leave(start int64, o Outcome, now int64) {
 	if g.meter.record(start, now, o, inFlight(word)+1) {
 		g.removeHung()
 	}
-	if now >= g.meter.checkAt.Load() {
-		g.check(now)
-	}
 	g.curve.changed(now, inFlight(word)+1, 1)
-	if now >= g.curve.dueAt.Load() {
-		g.checkCurve(now)
+	if g.isDue(now) {
+		g.check(now)
 	}
 	if word&waitingFlag != 0 {
 		g.admitWaiting(now)

@@ -58,14 +58,32 @@ func (c *limitControl) init(limit, most int) {
 	c.span = minSpan
 }
 
-// check does what is due: the sweep for calls that hang, and the next step of the
-// cohort. If another caller is at it, there is nothing to do.
+// isDue reports whether there is something to check.
+func (g *Gate) isDue(now int64) bool {
+	return now >= g.meter.checkAt.Load() || now >= g.curve.dueAt.Load()
+}
+
+// check does what is due. If another caller is at it, there is nothing to do.
 func (g *Gate) check(now int64) {
-	c := &g.control
-	if !c.mu.TryLock() {
+	if !g.control.mu.TryLock() {
 		return
 	}
 	before := limitOf(g.word.Load())
+	if now >= g.meter.checkAt.Load() {
+		g.checkCohort(now)
+	}
+	if now >= g.curve.dueAt.Load() {
+		g.checkCurve(now)
+	}
+	g.control.mu.Unlock()
+	if limitOf(g.word.Load()) > before {
+		g.admitWaiting(now)
+	}
+}
+
+// checkCohort does the sweep for calls that hang, and the next step of the cohort.
+func (g *Gate) checkCohort(now int64) {
+	c := &g.control
 	switch {
 	case g.sweepHung(now) && c.restarts < maxRestarts:
 		c.restarts++
@@ -76,10 +94,6 @@ func (g *Gate) check(now int64) {
 		c.restarts = 0
 		g.endCohort(now)
 		g.beginCohort(now)
-	}
-	c.mu.Unlock()
-	if limitOf(g.word.Load()) > before {
-		g.admitWaiting(now)
 	}
 }
 
@@ -95,13 +109,19 @@ func (g *Gate) closeCohort(now int64) {
 	c := &g.control
 	begun := admittedSince(admitted(g.word.Load()), c.admittedAt)
 	isFirst := g.meter.mean.Load() == 0 // base begins with it, so it has to be good
-	if begun < minCalls || isFirst && begun < firstCalls && now-g.meter.from.Load() < maxSpan {
+	if begun < g.cohortCalls() || isFirst && begun < firstCalls && now-g.meter.from.Load() < maxSpan {
 		g.meter.checkAt.Store(now + c.span)
 		return
 	}
 	c.begun, c.closedAt = begun, now
 	g.meter.until.Store(now)
 	g.pollCohort(now)
+}
+
+// cohortCalls is how many calls a cohort has at least. At a limit of one, sixteen calls of a second would take
+// sixteen seconds.
+func (g *Gate) cohortCalls() int {
+	return min(max(minCalls/4*limitOf(g.word.Load()), minCalls/2), minCalls)
 }
 
 func (g *Gate) pollCohort(now int64) {
@@ -139,7 +159,7 @@ func (g *Gate) endCohort(now int64) {
 	if m.share.Load() < 200_000 {
 		g.queue.settle()
 	}
-	if n < minCalls/2 {
+	if n < minCalls/4 {
 		return
 	}
 	c.spread = max(variance, c.spread+0.2*(variance-c.spread))
@@ -147,8 +167,8 @@ func (g *Gate) endCohort(now int64) {
 	variance = max(c.spread, minVariance)
 	rate := float64(c.begun) / float64(c.closedAt-began)
 	m.mean.Store(int64(mean))
-	c.span = min(max(int64(variance/meanVariance/rate), minSpan), max(maxSpan, int64(4*mean)))
-	if g.fixed || g.curve.trial.to > 0 {
+	c.span = min(max(int64(variance/meanVariance/rate), minSpan), max(maxSpan, 4*c.finder.baseLatency()))
+	if g.fixed || g.curve.trial != nil {
 		return
 	}
 	c.finder.update(measurement{
@@ -160,12 +180,12 @@ func (g *Gate) endCohort(now int64) {
 		full:     5*(refused+float64(m.waited.Load())) >= refused+float64(c.begun),
 		seconds:  float64(now-began) / 1e9,
 	})
-	m.probing.Store(c.finder.probing)
 	g.publish()
 }
 
 // publish sets the limit of the word. Calls that hang do not count.
 func (g *Gate) publish() {
+	g.meter.probing.Store(g.control.finder.probing)
 	limit := int(g.control.finder.limit+0.5) + int(g.meter.hung.Load())
 	bits := uint64(min(limit, g.control.most)) << countBits
 	for {

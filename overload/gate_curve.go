@@ -22,11 +22,12 @@ type departureCurve struct {
 	refusedAt, seenAt int64
 	jumpedAt          int64 // when more calls began to arrive than did, or any
 	slower, faster    rateTest
-	trial             trial
+	trial             *trial // nil if there is none
 
 	// Workers and what a call takes, from before calls seemed slower. The latter is infinite if workers are not
 	// known to be few.
 	few, took float64
+	usualRate float64 // before the trial
 }
 
 // arrivals are how many calls arrived, and in which time.
@@ -70,26 +71,87 @@ func (c *departureCurve) changed(now int64, inFlight int, ended int64) {
 // checkCurve looks for a crowd, and for a change of the server.
 func (g *Gate) checkCurve(now int64) {
 	control, c := &g.control, &g.curve
-	if !control.mu.TryLock() {
-		return
-	}
-	defer control.mu.Unlock()
 	c.dueAt.Store(now + curveEvery)
 	if c.slower.evidence == 0 {
 		c.few, c.took = c.fewWorkers(control.spread)
 	}
-	d, expected := c.collectStates(now)
+	s := c.collectStates(now)
 	c.collectArrivals(now, g.word.Load())
-	if c.trial.to > 0 {
-		g.continueTrial(now, d)
+	switch {
+	case c.trial != nil:
+		g.continueTrial(now, s)
 		return
+	case !math.IsInf(c.took, 1):
+		g.noticeChange(s)
 	}
-	if !math.IsInf(c.took, 1) {
-		g.noticeChange(expected, d.ended)
-	}
-	if c.trial.to == 0 && now-c.jumpedAt <= jumpTime {
+	if c.trial == nil && now-c.jumpedAt <= jumpTime {
 		g.meetCrowd(now)
 	}
+}
+
+// noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full.
+func (g *Gate) noticeChange(s curveSample) {
+	c, f := &g.curve, &g.control.finder
+	enough := clearChange * max(2*g.control.spread, 1) // the work varies about twice as much as latencies
+	slower, faster := c.slower.add(0.5, s.expected, s.all.ended, enough), c.faster.add(2, s.expected, s.all.ended, enough)
+	word := g.word.Load()
+	if faster < 1 {
+		c.rescale(faster)
+	}
+	if slower == 1 || !isFull(word) && word&waitingFlag == 0 {
+		return
+	}
+	c.rescale(slower)
+	f.endEarly()
+	needed := c.few + f.surplus(c.few)
+	c.usualRate = c.few / c.took
+	c.trial = newTrial(c.few, needed, f.limit, f.most, c.usualRate/slower, g.counted())
+	if c.trial != nil && !c.trial.isUp() {
+		g.queue.stand()
+	}
+	g.holdTrial()
+}
+
+// counted is how many calls in flight count towards the limit.
+func (g *Gate) counted() float64 {
+	return float64(inFlight(g.word.Load())) - float64(g.meter.hung.Load())
+}
+
+// holdTrial sets the limit of the trial, if there is one.
+func (g *Gate) holdTrial() {
+	if t := g.curve.trial; t != nil {
+		g.control.finder.limit = t.limit
+	}
+	g.publish()
+}
+
+// continueTrial adds calls that ended, and applies what the trial has found out.
+func (g *Gate) continueTrial(now int64, s curveSample) {
+	c, f := &g.curve, &g.control.finder
+	t := c.trial
+	switch conclusion := t.add(s.all, s.filled, g.counted()); conclusion {
+	case noConclusion:
+	case nextLimit:
+		g.holdTrial()
+	default:
+		c.trial = nil
+		f.conclude(t, conclusion, c.usualRate, g.control.spread)
+		if conclusion == callsQueue {
+			g.expectRefusals(t.before.rate())
+		} else {
+			c.nanos, c.ended = [curveStates + 1]float64{}, [curveStates + 1]float64{}
+		}
+		g.publish()
+		g.beginCohort(now)
+	}
+}
+
+// expectRefusals is for an overload that has just begun, of a server that ends calls at a rate.
+func (g *Gate) expectRefusals(rate float64) {
+	g.queue.stand()
+	calls, nanos := g.curve.arrived()
+	g.control.share = max(g.control.share, 1-rate*nanos/max(calls, 1))
+	g.meter.share.Store(int64(1e6 * g.control.share))
 }
 
 // meetCrowd lowers the limit to what few workers need if they are clearly overloaded.
@@ -108,22 +170,41 @@ func (g *Gate) meetCrowd(now int64) {
 	}
 }
 
-// collectStates returns the calls that ended, and how many would have at the usual rate.
-func (c *departureCurve) collectStates(now int64) (d departures, expected float64) {
+// A curveSample is what was measured since the last one.
+type curveSample struct {
+	all      departures
+	filled   departures // while the limit of the trial was filled
+	expected float64    // calls that would have ended at the usual rate
+}
+
+// collectStates adds what was measured to the curve.
+func (c *departureCurve) collectStates(now int64) (s curveSample) {
 	for n := range c.states {
 		state := c.states[n].Swap(0)
-		d.add(departures{float64(state / oneSample), float64(state % oneSample)})
-		expected += float64(state%oneSample) * min(float64(n), c.few) / c.took
-		c.nanos[n] += float64(state % oneSample)
-		c.ended[n] += float64(state / oneSample)
+		d := departures{float64(state / oneSample), float64(state % oneSample)}
+		s.all.add(d)
+		s.expected += d.nanos * min(float64(n), c.few) / c.took
+		if c.trial != nil && (n == curveStates || c.trial.fills(float64(n))) {
+			s.filled.add(d)
+		}
+		c.nanos[n] += d.nanos
+		c.ended[n] += d.ended
 		old := curveCalls / max(c.ended[n], curveCalls)
 		c.nanos[n] *= old
 		c.ended[n] *= old
 	}
-	if d.ended > curveCalls {
+	if s.all.ended > curveCalls {
 		c.from.Store(now + curvePause)
 	}
-	return d, expected
+	return s
+}
+
+// rescale keeps the number of workers, and multiplies what each call takes.
+func (c *departureCurve) rescale(factor float64) {
+	for n := range c.nanos {
+		c.nanos[n] *= factor
+	}
+	c.slower, c.faster = rateTest{}, rateTest{}
 }
 
 // collectArrivals compares recent arrivals with the usual ones.

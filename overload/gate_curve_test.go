@@ -3,7 +3,6 @@
 package overload
 
 import (
-	"math"
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/simulation/simserver"
@@ -75,47 +74,5 @@ func TestGateIgnoresCurveWithoutJump(t *testing.T) {
 	r.gate.checkCurve(r.now)
 	if got := limitOf(r.gate.word.Load()); got > 3 {
 		t.Errorf("limit %d after a jump, want what one worker needs", got)
-	}
-}
-
-func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
-	var r rateTest
-	for _, before := range []float64{changeCalls - 1, 50} { // calls that ended just before the pause
-		r = rateTest{}
-		if got := r.add(0.5, 1000, before, clearChange); got != 1 {
-			t.Errorf("a pause after %g calls: calls take %g times as long, want 1", before, got)
-		}
-	}
-	for range 30 {
-		if got := r.add(0.5, 1, 1, clearChange); got != 1 {
-			t.Fatalf("after a pause: calls take %g times as long, want 1", got)
-		}
-	}
-	factor, calls := 1.0, 0
-	for ; factor == 1 && calls < 100; calls++ {
-		factor = r.add(0.5, 3, 1, clearChange)
-	}
-	if factor < 2 || calls > 20 {
-		t.Errorf("a third of the rate: found %g after %d calls, want 2 or more within 20", factor, calls)
-	}
-}
-
-// A trial ends with what the workers need if calls queue, and with more calls if they do not.
-func TestGateTrialTellsQueueFromSlowCalls(t *testing.T) {
-	for _, queues := range []bool{true, false} {
-		g := NewGate(&GateOptions{MaxLimit: 1000})
-		g.curve.trial = trial{workers: 2, usual: 1e-7, from: 8, to: 16, before: departures{16, 4e8}}
-		g.curve.recent = arrivals{100, 1e9}
-		for now := int64(1); g.curve.trial.to > 0; now++ {
-			rate := 4e-8 // at a limit of 8
-			if !queues {
-				rate = min(g.control.finder.limit, 32) / 8 * 4e-8
-			}
-			g.continueTrial(now, departures{1, 1 / rate})
-		}
-		limit, base := g.control.finder.limit, math.Exp(g.control.finder.base)/1e6
-		if queues && (limit > 4 || base > 60) || !queues && (limit < 16 || base < 150 || base > 250) {
-			t.Errorf("queues %v: limit %.3g, %.3g ms without queueing", queues, limit, base)
-		}
 	}
 }

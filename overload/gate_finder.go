@@ -78,7 +78,8 @@ func newLimitFinder(limit, most float64) limitFinder {
 }
 
 func (f *limitFinder) update(m measurement) {
-	if math.IsInf(f.baseVar, 1) {
+	isAlone := m.inFlight < 1.05 // then no call queues
+	if math.IsInf(f.baseVar, 1) || isAlone && f.deviations(m) > 2 {
 		f.setBase(m)
 	}
 	f.variability += 0.2 * (variabilityOf(m.spread) - f.variability)
@@ -242,6 +243,32 @@ func (f *limitFinder) jump(workers float64) bool {
 	}
 	f.limit, f.growth, f.probing = limit, 0, false
 	return true
+}
+
+// endEarly ends a probe without learning from it.
+func (f *limitFinder) endEarly() {
+	if f.probing {
+		f.limit, f.probing = f.resume, false
+	}
+}
+
+// conclude sets the limit after a trial, and what calls take without queueing. If they queue, the limit is what the
+// workers need; if not, it may be raised further.
+func (f *limitFinder) conclude(t *trial, c conclusion, usual, spread float64) {
+	rate := t.before.rate()
+	f.limit, f.fullFor, f.last = t.from, 0, measurement{}
+	base := measurement{took: math.Log(t.from / rate), variance: max(spread, 1) / trialCalls, inFlight: t.from}
+	switch c {
+	case callsQueue:
+		base.took, base.inFlight = min(math.Log(t.workers/rate), f.base+math.Log(usual/rate)), t.workers
+		f.jump(t.workers)
+	case callsAreSlow:
+		f.growth = f.limit / 4
+	case tooFewCalls:
+		f.limit = max(t.from, t.limit)
+		return
+	}
+	f.setBase(base)
 }
 
 // elasticity is by how much the throughput fell with the calls in flight: 1 if

@@ -92,11 +92,8 @@ func (g *Gate) full(p Priority) *FullError {
 // ask admits a call (no waiter), lets it wait (a waiter, and for how long), or
 // refuses it (no time to wait).
 func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
-	if now >= g.meter.checkAt.Load() {
+	if g.isDue(now) {
 		g.check(now)
-	}
-	if now >= g.curve.dueAt.Load() {
-		g.checkCurve(now)
 	}
 	q, rank := &g.queue, p.rank()
 	q.mu.Lock()

@@ -4,6 +4,7 @@ package overload
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -159,4 +160,56 @@ func TestGateFollowsCapacity(t *testing.T) {
 			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, name), mean, least[i], anything)
 		}
 	}
+}
+
+// TestGateForgetsWhatCameBefore has servers of a random number of workers, with a load and a speed that change at
+// random for forty seconds. A minute later, or after two hundred times what a call takes, a load of half of the capacity
+// or less is admitted. Of few calls a second the gate learns slowly, and by chance: one run in a hundred may take longer.
+func TestGateForgetsWhatCameBefore(t *testing.T) {
+	runs, allowed := uint64(400), 4
+	if testing.Short() {
+		runs, allowed = 60, 0
+	}
+	for seed := range runs {
+		workers, rate, refused := refusedLater(seed)
+		if refused <= 0.01 {
+			continue
+		}
+		allowed--
+		if rate > 15 || allowed < 0 {
+			t.Errorf("seed %d, %d workers, %.3g calls a second: got %.2g refused, want at most 0.01", seed, workers, rate, refused)
+		}
+	}
+}
+
+// refusedLater is the share of the calls that is refused after a random past.
+func refusedLater(seed uint64) (workers int, rate, refused float64) {
+	random := rand.New(rand.NewPCG(seed, 7))
+	workers = 1 + random.IntN(12)
+	capacity := math.Exp(random.Float64()*3) * 8
+	took := float64(workers) / capacity * 1e9
+	work := simserver.Exponential(took)
+	if random.IntN(2) == 0 {
+		work = constant(took)
+	}
+	var loads, slow [8]float64 // in each five seconds
+	for i := range loads {
+		loads[i], slow[i] = math.Exp(random.Float64()*4-2.5), math.Exp(random.Float64()*4-2)
+	}
+	later := 0.2 + 0.3*random.Float64()
+	r := newSimRun(seed, GateOptions{}, pool(workers), workload{
+		rate: func(now int64) float64 { return capacity * at(now, loads[:], later) },
+		work: func(r *rand.Rand, now int64) int64 { return int64(float64(work(r, now)) * at(now, slow[:], 1)) },
+	})
+	settled := int64(40e9 + max(60e9, 200*took))
+	r.run(settled + 30e9)
+	return workers, later * capacity, r.summary(settled, settled+30e9, nil).refusedShare
+}
+
+// at is the value of a time: one for each five seconds, and then another.
+func at(now int64, values []float64, later float64) float64 {
+	if i := now / 5e9; i < int64(len(values)) {
+		return values[i]
+	}
+	return later
 }

@@ -2,6 +2,16 @@ package overload
 
 import "math"
 
+// This file finds out that calls end slower than they did, and why. It is pure arithmetic: counts of calls that ended
+// go in, a limit to hold and a conclusion come out. Its transcripts are in gate_trial_test.go.
+
+// departures are how many calls ended, and in which time.
+type departures struct{ ended, nanos float64 }
+
+func (d departures) rate() float64 { return max(d.ended, 0.5) / d.nanos }
+
+func (d *departures) add(o departures) { d.ended, d.nanos = d.ended+o.ended, d.nanos+o.nanos }
+
 // A rateTest is a sequential test (CUSUM) of whether calls end at another rate than the departure curve says.
 type rateTest struct {
 	evidence        float64 // logarithm of the likelihood ratio of the other rate to the usual one, at least 0
@@ -11,15 +21,6 @@ type rateTest struct {
 const (
 	clearChange = 12 // evidence of a rateTest, and more if calls vary much
 	changeCalls = 8  // that have ended at least
-
-	trialCalls    = 16   // that end at the limit of a trial
-	roomyLimit    = 2    // times what the workers need
-	noFaster      = 2.5  // evidence that a limit twice as high does not double the rate
-	minElasticity = 0.75 // log of the rate by log of the limit: the rate follows the limit
-
-	// A lower limit is not doubled. If another gate is before the same server, the rate follows because this gate
-	// takes from the other; and of few calls, a few make a large difference.
-	minDoubled = 5
 )
 
 // add adds calls that ended in a while, and those that the curve says should have, to a test of ratio times the usual
@@ -43,115 +44,115 @@ func (t *rateTest) add(ratio, expected, ended, enough float64) (factor float64) 
 // longer without queueing, the rate follows the limit. A limit far beyond what the workers need is tried at that,
 // because then those calls that queue are late; another is doubled, again and again for as long as the rate follows.
 type trial struct {
-	workers       float64    // 0 after the rate has followed the limit: they are not what bounds it
-	usual         float64    // rate before calls became slower
-	from, to      float64    // limits; to is 0 if there is no trial
+	workers       float64 // that are known; 0 after the rate has followed the limit: they are not what bounds it
+	most          float64
+	from, limit   float64    // before, and to hold
 	settle        float64    // calls still to end of those that were in flight when the limit changed
 	before, after departures // at each of the limits
+	idle          float64    // nanoseconds with too few calls to fill the limit
 }
 
-// departures are how many calls ended, and in which time.
-type departures struct{ ended, nanos float64 }
+// A conclusion is what a trial has found out.
+type conclusion int
 
-func (d departures) rate() float64 { return max(d.ended, 0.5) / d.nanos }
+const (
+	noConclusion conclusion = iota // hold the limit for longer
+	nextLimit                      // the rate follows: hold the next limit
+	callsQueue                     // for the workers
+	callsAreSlow                   // without queueing, at the limit from which the trial went on last
+	tooFewCalls                    // to say
+)
 
-func (d *departures) add(o departures) { d.ended, d.nanos = d.ended+o.ended, d.nanos+o.nanos }
+const (
+	trialCalls    = 16   // that end at the limit of a trial
+	roomyLimit    = 2    // times what the workers need
+	noFaster      = 2.5  // evidence that a limit twice as high does not double the rate
+	minElasticity = 0.75 // log of the rate by log of the limit: the rate follows the limit
 
-// noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full.
-func (g *Gate) noticeChange(expected, ended float64) {
-	c, f := &g.curve, &g.control.finder
-	enough := clearChange * max(2*g.control.spread, 1) // the work varies about twice as much as latencies
-	slower, faster := c.slower.add(0.5, expected, ended, enough), c.faster.add(2, expected, ended, enough)
-	word := g.word.Load()
-	if faster < 1 {
-		c.rescale(faster)
-	}
-	if slower == 1 || !isFull(word) && word&waitingFlag == 0 {
-		return
-	}
-	c.rescale(slower)
-	if f.probing {
-		f.limit, f.probing = f.resume, false
-	}
-	usual, needed := c.few/c.took, c.few+f.surplus(c.few)
-	c.trial = trial{workers: c.few, usual: usual, from: f.limit, to: 2 * f.limit, before: departures{4, 4 * slower / usual}}
+	// A lower limit is not doubled. If another gate is before the same server, the rate follows because this gate
+	// takes from the other; and of few calls, a few make a large difference.
+	minDoubled = 5
+)
+
+// newTrial returns a trial with another limit than the present one, or nil if none would tell. The rate is that at
+// which calls end now, and needed the limit that the workers need.
+func newTrial(workers, needed, limit, most, rate, inFlight float64) *trial {
+	t := &trial{workers: workers, most: most, from: limit, before: departures{4, 4 / rate}}
 	switch {
-	case f.limit >= roomyLimit*needed:
-		c.trial.to = needed
-		g.queue.stand()
-	case f.limit < minDoubled:
-		c.trial = trial{}
-		return
+	case limit >= roomyLimit*needed:
+		t.hold(needed, inFlight)
+	case limit >= minDoubled && limit < most:
+		t.hold(2*limit, inFlight)
+	default:
+		return nil
 	}
-	g.tryLimit()
+	return t
 }
 
-// tryLimit admits calls up to the limit of the trial.
-func (g *Gate) tryLimit() {
-	t, f := &g.curve.trial, &g.control.finder
-	t.settle, t.after = float64(inFlight(g.word.Load()))-float64(g.meter.hung.Load()), departures{}
-	f.limit = min(t.to, f.most)
-	g.publish()
+func (t *trial) hold(limit, inFlight float64) {
+	t.limit, t.settle, t.after, t.idle = min(limit, t.most), inFlight, departures{}, 0
 }
 
-// continueTrial adds calls that ended, and ends the trial, or goes on with another limit. Calls that were in flight
-// before a limit was raised end at the rate before.
-func (g *Gate) continueTrial(now int64, d departures) {
-	t, f := &g.curve.trial, &g.control.finder
-	up := t.to > t.from
+func (t *trial) isUp() bool { return t.limit > t.from }
+
+// fills reports whether so many calls in flight say something about the limit: they keep the workers busy if it was
+// lowered, and are more than before if it was raised.
+func (t *trial) fills(inFlight float64) bool {
+	if t.isUp() {
+		return inFlight > t.from
+	}
+	return inFlight >= t.workers
+}
+
+// add adds calls that ended: all, and those while the limit was filled. Calls that were in flight before a limit was
+// raised end at the rate before.
+func (t *trial) add(all, filled departures, inFlight float64) conclusion {
 	if t.settle > 0 {
-		t.settle -= d.ended
-		if up {
-			t.before.add(d)
+		t.settle -= all.ended
+		if t.isUp() {
+			t.before.add(all)
 		}
-		return
+		return noConclusion
 	}
-	t.after.add(d)
-	expected, enough := t.after.nanos*t.before.rate(), max(trialCalls, t.to)
-	isNoFaster := up && expected-t.after.ended*math.Ln2 > noFaster
-	if t.after.ended < enough && expected < 2*enough && !isNoFaster {
-		return
+	t.after.add(filled)
+	t.idle += all.nanos - filled.nanos
+	expected, enough := t.after.nanos*t.before.rate(), max(trialCalls, t.limit)
+	isNoFaster := t.isUp() && expected-t.after.ended*math.Ln2 > noFaster
+	switch {
+	case t.after.ended >= enough || expected >= 2*enough || isNoFaster:
+		return t.conclude(inFlight)
+	case t.idle*t.before.rate() >= 2*enough:
+		return tooFewCalls
 	}
-	follows := math.Log(t.after.rate()/t.before.rate())/math.Log(t.to/t.from) > minElasticity
-	if !follows || t.to >= f.most {
-		g.endTrial(now)
-		return
-	}
-	if up {
-		t.from, t.before = t.to, t.after
-	}
-	t.to, t.workers = 2*t.from, 0
-	g.tryLimit()
+	return noConclusion
 }
 
-// endTrial sets the limit, and tells the finder what calls take without queueing. If they queue, the limit is what the
-// workers need; if not, the finder may raise it further.
-func (g *Gate) endTrial(now int64) {
-	c, f := &g.curve, &g.control.finder
-	t, rate := c.trial, c.trial.before.rate()
-	c.trial = trial{}
-	f.limit, f.fullFor, f.last = t.from, 0, measurement{}
-	base := measurement{took: math.Log(t.from / rate), variance: max(g.control.spread, 1) / trialCalls, inFlight: t.from}
-	if t.workers > 0 {
-		base.took, base.inFlight = min(math.Log(t.workers/rate), f.base+math.Log(t.usual/rate)), t.workers
-		f.jump(t.workers)
-		g.queue.stand()
-		calls, nanos := c.arrived()
-		g.control.share = max(g.control.share, 1-rate*nanos/max(calls, 1))
-		g.meter.share.Store(int64(1e6 * g.control.share))
-	} else {
-		c.nanos, c.ended = [curveStates + 1]float64{}, [curveStates + 1]float64{}
-		f.growth = f.limit / 4
+// conclude compares the rates at both limits.
+func (t *trial) conclude(inFlight float64) conclusion {
+	followed := math.Log(t.after.rate()/t.before.rate()) / math.Log(t.limit/t.from)
+	if followed <= minElasticity {
+		return t.end(followed)
 	}
-	f.setBase(base)
-	g.publish()
-	g.beginCohort(now)
+	t.workers = 0
+	if t.isUp() {
+		t.from, t.before = t.limit, t.after
+	}
+	if t.from >= t.most {
+		return callsAreSlow
+	}
+	t.hold(2*t.from, inFlight)
+	return nextLimit
 }
 
-// rescale keeps the number of workers, and multiplies what each call takes.
-func (c *departureCurve) rescale(factor float64) {
-	for n := range c.nanos {
-		c.nanos[n] *= factor
+// end is for a rate that has not followed the limit. If it has in part, beyond chance, there are more workers than
+// were known.
+func (t *trial) end(followed float64) conclusion {
+	if t.workers == 0 {
+		return callsAreSlow
 	}
-	c.slower, c.faster = rateTest{}, rateTest{}
+	part := followed * math.Abs(math.Log(t.limit/t.from))
+	if part > 2*math.Sqrt(1/t.before.ended+1/max(t.after.ended, 1)) {
+		t.workers = max(t.workers, math.Exp(part)*min(t.limit, t.from))
+	}
+	return callsQueue
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
@@ -28,7 +29,7 @@ func floodMemory(r *run) {
 	var newKeys atomic.Int64
 	for range 4 {
 		wg.Go(func() {
-			for range r.scale(10 * maxKeys) {
+			for range r.scale(fixedseed.FewerUnderRace(10 * maxKeys)) {
 				key := "new " + strconv.FormatInt(newKeys.Add(1), 10)
 				if _, err := store.Take(context.Background(), penstock.Request{Key: key, Limit: slowLimits[0], Cost: 1}); err != nil {
 					r.Error(err)

@@ -18,14 +18,14 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// operations returns the number of operations to compare: 5,000 with -short, 50,000
-// without, or PENSTOCK_OPERATIONS.
+// operations returns the number of operations to compare: 5,000 with -short, or 500 under the race
+// detector, because they come one after the other; 50,000 without, or PENSTOCK_OPERATIONS.
 func operations(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("PENSTOCK_OPERATIONS")
 	switch {
 	case text == "" && testing.Short():
-		return 5_000
+		return fixedseed.FewerUnderRace(5_000)
 	case text == "":
 		return 50_000
 	}

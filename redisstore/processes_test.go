@@ -212,7 +212,8 @@ func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }, Tick: time.Millisecond})
 	granted := int64(0)
 	random := rand.New(rand.NewPCG(loggedSeed(t), 0))
-	for i := range 600 {
+	steps := fixedseed.FewerUnderRace(600)
+	for i := range steps {
 		fakeClockServer.Clock.Set(now)
 		r := penstock.Request{Key: "k", Limit: limits[random.IntN(len(limits))], Cost: random.Int64N(4)}
 		want, err := memory.Take(t.Context(), r)
@@ -226,7 +227,7 @@ func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 		granted += want.Granted
 		now = now.Add(time.Duration(random.Int64N(10*60_000)) * time.Millisecond)
 	}
-	t.Logf("600 decisions of 4 processes over %v, admitted %d, as memory alone", now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
+	t.Logf("%d decisions of 4 processes over %v, admitted %d, as memory alone", steps, now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
 }
 
 func TestProcessesThousandCallsAtOneInstant(t *testing.T) {

@@ -3,6 +3,7 @@
 package overload
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/simulation/simserver"
@@ -32,6 +33,25 @@ func TestDepartureCurveShowsFewWorkers(t *testing.T) {
 	}
 	if got, _, evidence := curveOf(32, 24, 8).workers(); evidence >= clearEvidence {
 		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, evidence)
+	}
+}
+
+// A process that starts in an overload has never seen calls that do not queue. Those that come before the gate is full
+// must not make room for so many that all are late.
+func TestGateThatStartsInOverloadLetsNoLongQueueIn(t *testing.T) {
+	const workers, capacity, runs = 10, 200, 200
+	load := workload{rate: simserver.Steady(1.2 * capacity), work: simserver.Exponential(50e6)}
+	var shares []float64
+	for seed := range uint64(runs) {
+		r := newSimRun(seed, GateOptions{}, func(s *simulation) simserver.Server {
+			return &simserver.Pool{Timeline: s, Workers: workers}
+		}, load)
+		r.run(10e9)
+		shares = append(shares, r.servedWithin(500e6, 4e9, 10e9)/capacity)
+	}
+	slices.Sort(shares)
+	if worst := shares[runs/100]; worst < 0.68 {
+		t.Errorf("served %.3f of the capacity in one of a hundred runs", worst)
 	}
 }
 

@@ -69,6 +69,10 @@ const (
 	// A latency is compared with one at so many fewer calls in flight (logarithm).
 	minDistance = 0.4
 
+	// Beyond this latency calls may be queueing (logarithm, over base). A process that starts in an overload takes base
+	// from calls that queue.
+	mayQueue = 0.4
+
 	// A step of a probe that chance could explain goes on for so many cohorts.
 	maxProbeCohorts = 3
 )
@@ -135,11 +139,13 @@ func (f *limitFinder) relax(m measurement) {
 		f.learn(m)
 	}
 	room := 4*m.peak + 4
-	if f.isSlow(m) { // calls may be queueing: let them not be more
+	if f.isSlow(m) {
 		f.ease(m)
-		room = min(room, f.limit)
 	} else {
 		f.eased = false
+	}
+	if m.took > f.base+mayQueue { // let calls not be more
+		room = min(room, f.limit)
 	}
 	f.limit += 0.2 * (room - f.limit)
 	f.last = m

@@ -190,7 +190,7 @@ func TestPoolsAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(fixedseed.Seed(), 2))
 	const hold = 50
 	var pending []regions.Lot
-	for i := range 3000 {
+	for i := range fixedseed.FewerUnderRace(3000) {
 		p.wait(time.Duration(rng.IntN(900)) * time.Millisecond)
 		if len(pending) > 0 && rng.IntN(3) == 0 {
 			n := rng.IntN(len(pending))

@@ -18,7 +18,7 @@ import (
 // charged what is in use, at least. Its limits are too large to deny, and too slow to refill.
 func TestFallbackChargesWhatIsInUse(t *testing.T) {
 	rng := rand.New(rand.NewPCG(fixedseed.Seed(), 2))
-	for i := range 250 {
+	for i := range fixedseed.FewerUnderRace(250) {
 		seed := rng.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			m := newFallbackModel(seed)

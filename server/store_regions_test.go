@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,7 +35,8 @@ func globalRules(t *testing.T) string {
 // takes makes requests for one key and returns how many were allowed.
 func (d *daemon) takes(n int, key, value string) (allowed int) {
 	d.t.Helper()
-	api, err := client.New("http://"+d.addr("http"), nil)
+	// The client waits for longer than the daemon may wait for its store and for home.
+	api, err := client.New("http://"+d.addr("http"), &client.Options{HTTP: &http.Client{Timeout: testTimeout, Transport: &http.Transport{}}})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -53,7 +53,8 @@ type library struct {
 const (
 	ours       = "penstock"
 	noLimiter  = "none"
-	cpuLimiter = " (CPU)" // part of the name of limiters that go by the processor
+	refuseAll  = "most that is possible" // no library: what refusals leave
+	cpuLimiter = " (CPU)"                // part of the name of limiters that go by the processor
 )
 
 // libraries are ours first, and last no limiter at all.
@@ -69,12 +70,6 @@ var libraries = []library{
 	{noLimiter, func() *limiter {
 		return &limiter{enter: func(bool) (func(), bool) { return func() {}, true }}
 	}},
-}
-
-// fixedGates know the limit in advance.
-var fixedGates = []library{
-	{"fixed limit of 2", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 2}) }},
-	{"fixed limit of 3", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 3}) }},
 }
 
 // newGate returns a gate without the waits of this machine's goroutines, of which virtual time knows nothing.

@@ -16,7 +16,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -37,6 +36,7 @@ type bench struct {
 	realCSV  string
 	only     string
 	realTurn time.Duration
+	under    string // the command that starts real servers
 	seeds    int
 	bubbles  int // each of which begins later than the one before
 }
@@ -67,6 +67,7 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	b.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
 	b.Flags.StringVar(&b.realCSV, "real-csv", "", "write goodput of real servers by offered load to this `file`, for bench/plots")
 	b.Flags.DurationVar(&b.realTurn, "real-turn", 10*time.Second, "how long a real server has each load")
+	b.Flags.StringVar(&b.under, "real-under", "", "start real servers by this `command`, such as taskset -c 0")
 	b.Flags.StringVar(&b.only, "only", "", "only scenarios whose names contain this `text`")
 	b.Flags.IntVar(&b.seeds, "seeds", 4, "how many runs a scenario is the mean of")
 	b.Rivals = modules
@@ -84,7 +85,6 @@ func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 		{Name: "100 workers", Run: func() { b.capacity(100) }},
 		{Name: "offered", Run: b.offered},
 		{Name: "changes", Run: b.changes},
-		{Name: "priorities", Run: b.priorities},
 		{Name: "breaker", Run: b.breakers},
 	})
 }
@@ -182,10 +182,9 @@ func (b *bench) atCapacity(title string, workers int, server newServer, librarie
 			from: p.from, until: p.until, good: good, runs: runs,
 		})
 		r := result{s.good / capacity, float64(s.p99) / float64(idleP99)}
-		switch {
-		case l.name == ours:
+		if l.name == ours {
 			mine[times] = r
-		case !slices.ContainsFunc(fixedGates, func(f library) bool { return f.name == l.name }):
+		} else {
 			best[times] = max(best[times], r.share)
 		}
 		return fmt.Sprintf("%.2f, %.1f×", r.share, r.p99)
@@ -217,9 +216,9 @@ func (b *bench) capacity(workers int) {
 }
 
 // processor is a process of one busy processor, whose limiter sees calls only when it is their
-// turn. A fixed limit of 2 or 3 is what a limiter could know at best.
+// turn.
 func (b *bench) processor() {
-	b.atCapacity("One processor with a run queue", 1, newProcessor, slices.Concat(libraries, fixedGates),
+	b.atCapacity("One processor with a run queue", 1, newProcessor, libraries,
 		func(title string, share, _, best float64) {
 			b.Find(title, "≥ the best rival − 0.02", share >= best-0.02, "%.3f, the best %.3f", share, best)
 		})
@@ -289,21 +288,4 @@ func (b *bench) latencyAlone(l library, until time.Duration) (first, later float
 		later += w.summary(10*time.Second, until, good, false).refused / runs
 	})
 	return first, later
-}
-
-// priorities is 400 critical calls a second among 5,000, to a server of 1,000.
-func (b *bench) priorities() {
-	t := b.Table("400/s critical among 5,000/s offered to a server of 1,000/s", "limiter", "critical calls served within 100 ms, a second")
-	until := harness.Scale(b.Run, 30*time.Second, 6*time.Second)
-	critical := func(r *rand.Rand) bool { return r.IntN(5000) < 400 }
-	for _, l := range libraries {
-		s := b.run(l, simulation{
-			server: newPool(10), load: load{rate: simserver.Steady(5000), work: exponential, critical: critical},
-			from: 5 * time.Second, until: until, good: good, runs: 1, critical: true,
-		})
-		t.Row(l.name, harness.Decimals(0)(s.good))
-		if l.name == ours {
-			b.Find("400/s critical among 5,000/s", "≥ 395/s of them served", s.good >= 395, "%.0f/s, %.2f %% refused", s.good, 100*s.refused)
-		}
-	}
 }

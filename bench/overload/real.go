@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -26,61 +27,67 @@ var realCases = []realCase{
 	{"waits, GOMAXPROCS=2", serverConfig{Procs: 2, Workers: 10, Mean: 50 * time.Millisecond}, 500 * time.Millisecond},
 }
 
-// realServers sends requests to real servers at multiples of what they can serve. Limiters take turns at
-// each load, so that what else the machine does concerns them all, and the capacity is measured before
-// each load and after it.
+// realServers sends requests to real servers at multiples of what they can serve.
 func (b *bench) realServers() {
 	lines := [][]string{{"case", "limiter", "offered", "goodput"}}
-	contenders := librariesOf(ours, "failsafe-go", "gradient2", noLimiter)
 	offers := harness.Scale(b.Run, []float64{0.8, 1.2, 2, 5, 10}, []float64{2})
+	hashes := hashesPerMilli()
 	for _, c := range realCases[:b.Size(len(realCases), 1)] {
-		if !strings.Contains(c.name, b.only) {
-			continue
+		c.config.Hashes = hashes
+		contenders := librariesOf(ours, "failsafe-go", "gradient2", noLimiter)
+		if c.config.Workers == 0 {
+			contenders = append(contenders, library{name: refuseAll})
 		}
-		cells := map[string]string{}
-		for _, times := range offers {
-			results, capacity := b.loadReal(c, contenders, times)
-			for i, s := range results {
-				share := s.good / capacity
-				cells[fmt.Sprint(contenders[i].name, times)] = fmt.Sprintf("%.2f, %d ms, %.0f %% (%s)", share, s.p99.Milliseconds(), 100*s.refused, s.lateness.Round(time.Millisecond))
-				lines = append(lines, []string{c.name, contenders[i].name, strconv.FormatFloat(times, 'g', 3, 64), strconv.FormatFloat(share, 'f', 3, 64)})
+		title := fmt.Sprintf("A real server that %s, %s a request: share served within %s of what it could (least and most), p99, refused", c.name, c.config.Mean, c.deadline)
+		b.grid(title, offers, contenders, func(l library, times float64) string {
+			if !strings.Contains(fmt.Sprintf("%s, %s, %g×", l.name, c.name, times), b.only) {
+				return ""
 			}
-		}
-		title := fmt.Sprintf("A real server that %s, %s a request: share of the capacity served within %s, p99, refused (how late the clients were, p99)",
-			c.name, c.config.Mean, c.deadline)
-		b.grid(title, offers, contenders, func(l library, times float64) string { return cells[fmt.Sprint(l.name, times)] })
+			share, cell := b.loadReal(c, l.name, times)
+			lines = append(lines, []string{c.name, l.name, strconv.FormatFloat(times, 'g', 3, 64), strconv.FormatFloat(share, 'f', 3, 64)})
+			return cell
+		})
 	}
 	harness.WriteCSV(b.realCSV, lines)
 }
 
-// A realResult is what a real server served of a load.
-type realResult struct {
-	summary
-	lateness time.Duration // of the clients
-}
-
-// loadReal gives each contender its turn at a load.
-func (b *bench) loadReal(c realCase, contenders []library, times float64) (results []realResult, capacity float64) {
-	turn, warm := harness.Scale(b.Run, b.realTurn, time.Second), harness.Scale(b.Run, b.realTurn/5, time.Second/5)
-	before := capacityOf(c.config, warm)
-	for i, l := range contenders {
-		config := c.config
-		config.Limiter = l.name
-		server := startServer(config)
+// loadReal returns which share a server serves of what it could: of the requests, or of its capacity if they are more
+// than that. It is the median of several turns. The capacity is measured before each turn and after it.
+func (b *bench) loadReal(c realCase, limiter string, times float64) (share float64, cell string) {
+	turn, runs, shares, mean := harness.Scale(b.Run, b.realTurn, time.Second), b.Size(3, 1), []float64{}, summary{}
+	capacity := b.capacityOf(c.config, turn/5)
+	c.config.Limiter = limiter
+	for run := range runs {
+		rate := capacity * times
+		if limiter == refuseAll { // those beyond the capacity
+			rate = max(rate-capacity, 1)
+		}
+		server := startServer(b.under, c.config)
 		g := newGenerator(server.url, nil)
-		g.run(simserver.Steady(before*times), turn, i+1)
-		server.stop() // or else it would work on what clients have given up
-		results = append(results, realResult{g.summary(turn*2/5, turn, c.deadline, false), g.lateness()})
+		g.run(simserver.Steady(rate), turn, run+1)
+		computed := server.stop() // or else it would work on what clients have given up
+		one := g.summary(turn*2/5, turn, c.deadline, false)
+		one.good += computed / time.Since(g.begin).Seconds()
+		before := capacity
+		capacity = b.capacityOf(c.config, turn/5)
+		shares = append(shares, max(one.share, 2*one.good/(before+capacity)))
+		mean.add(one, runs)
 	}
-	return results, (before + capacityOf(c.config, warm)) / 2
+	slices.Sort(shares)
+	share = shares[runs/2]
+	cell = fmt.Sprintf("%.2f (%.2f–%.2f)", share, shares[0], shares[runs-1])
+	if limiter != refuseAll {
+		cell += fmt.Sprintf(", %d ms, %.0f %%", mean.p99.Milliseconds(), 100*mean.refused)
+	}
+	return share, cell
 }
 
 // capacityOf is what a server without limiter serves to a few clients, each of which waits for its
 // answer. They are enough to keep all workers busy. All requests take equally long, or else the capacity
 // would differ by chance.
-func capacityOf(c serverConfig, length time.Duration) float64 {
+func (b *bench) capacityOf(c serverConfig, length time.Duration) float64 {
 	c.Limiter, c.Equal = noLimiter, true
-	s := startServer(c)
+	s := startServer(b.under, c)
 	defer s.stop()
 	g := newGenerator(s.url, nil)
 	var served atomic.Int64

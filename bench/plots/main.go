@@ -388,8 +388,8 @@ func drawOverload(rows [][]string, which, title string) string {
 // drawRealOverload plots what a real server serves of its capacity, against the load as a multiple of that.
 func drawRealOverload(rows [][]string) string {
 	all := readCase(rows, "computes, GOMAXPROCS=1", 100)
-	c := newCanvas(860, 470, "Served within 200 ms, in percent of the capacity (higher is better)")
-	c.text(16, 46, "start", "soft", "A real HTTP server on one processor, handlers that compute for 10 ms in the mean. One run, ±10 %.")
+	c := newCanvas(860, 470, "Served within 200 ms, in percent of what is offered or the capacity (higher is better)")
+	c.text(16, 46, "start", "soft", "A real HTTP server on one processor, handlers that compute for 10 ms in the mean. ±5 %.")
 	x, y := axis{0.8, 10, 60, 620, true}, axis{0, 110, 400, 80, false}
 	c.grid(x, y, steps(25, 101)...)
 	c.ticks(x, 420, "end", "%g×", 0.8, 1.2, 2, 5, 10)

@@ -12,13 +12,17 @@ var (
 		bucket: true, debt: true,
 		newKey:    func() key { return &tokenKey{} },
 		newLedger: func(l limit) ledger { return &bucketLedger{rate: l.rate, missing: new(big.Rat)} },
+		refill:    refillRate,
 	})
 	leakyBucket = newKind("leaky-bucket", row{
 		bucket: true, debt: true,
 		newKey:    func() key { return &leakyKey{} },
 		newLedger: func(l limit) ledger { return &queueLedger{bucketLedger{rate: l.rate, missing: new(big.Rat)}} },
+		refill:    refillRate,
 	})
 )
+
+func refillRate(l limit, _ int64) int64 { return wholeTicks(whole(l.rate.MaxDebt()), l.tick).Int64() }
 
 type tokenKey struct {
 	limit  algorithm.TokenBucket

@@ -9,12 +9,14 @@ import (
 
 var (
 	fixedWindow = newKind("fixed-window", row{
-		debt: true, newKey: func() key { return &fixedKey{} }, newLedger: newFixedLedger,
+		debt: true, newKey: func() key { return &fixedKey{} }, newLedger: newFixedLedger, refill: windowLength,
 	})
 	alignedWindow = newKind("aligned-window", row{
-		debt: true, newKey: func() key { return &fixedKey{} }, newLedger: newFixedLedger,
+		debt: true, newKey: func() key { return &fixedKey{} }, newLedger: newFixedLedger, refill: windowLength,
 	})
 )
+
+func windowLength(l limit, now int64) int64 { return l.windows.window(now).Length }
 
 // A schedule is where the windows of a fixed window lie.
 type schedule interface {

@@ -317,15 +317,8 @@ func lockoutIsBounded(t *rapid.T, k kind) {
 
 // refill returns how long a key takes to refill, at most.
 func (l limit) refill(now int64) int64 {
-	switch l.kind {
-	case tokenBucket, leakyBucket:
-		return wholeTicks(whole(l.rate.MaxDebt()), l.tick).Int64()
-	case fixedWindow, alignedWindow:
-		return l.windows.window(now).Length
-	case slidingWindow:
-		return 2 * l.period
-	case rollingWindow:
-		return (l.buckets + 1) * bucketLength(l)
+	if refill := rows[l.kind].refill; refill != nil {
+		return refill(l, now)
 	}
 	return l.period
 }

@@ -15,7 +15,8 @@ type row struct {
 	bucket    bool // has a rate
 	debt      bool // can be overdrawn
 	newKey    func() key
-	newLedger func(l limit) ledger // nil if it has an oracle of its own
+	newLedger func(l limit) ledger           // nil if it has an oracle of its own
+	refill    func(l limit, now int64) int64 // how long a key takes to refill, at most; by default one period
 }
 
 // rows has all kinds. The file of an algorithm adds its own.

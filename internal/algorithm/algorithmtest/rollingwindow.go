@@ -8,7 +8,10 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-var rollingWindow = newKind("rolling-window", row{newKey: func() key { return &rollingKey{} }, newLedger: newRollingLedger})
+var rollingWindow = newKind("rolling-window", row{
+	newKey: func() key { return &rollingKey{} }, newLedger: newRollingLedger,
+	refill: func(l limit, _ int64) int64 { return (l.buckets + 1) * bucketLength(l) },
+})
 
 // A rollingKey has no ring until something is recorded in it.
 type rollingKey struct {

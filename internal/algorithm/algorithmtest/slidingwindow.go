@@ -13,6 +13,7 @@ var slidingWindow = newKind("sliding-window", row{
 	newLedger: func(l limit) ledger {
 		return &slidingLedger{count: l.count, overdraft: l.overdraft, period: l.period}
 	},
+	refill: func(l limit, _ int64) int64 { return 2 * l.period },
 })
 
 type slidingKey struct {

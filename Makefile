@@ -176,7 +176,7 @@ bench: setup ## Measure penstock beside other limiters and print the tables, in 
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(DATABASES)"
 	cd bench && for part in memory redis sql daemon engine replay http resilience overload; do go run ./$$part || exit 1; done
 
-# MEASURE=1 leaves out overload-real.csv: real servers need a quiet machine and half an hour, see bench/results/overload.md.
+# MEASURE=1 leaves out overload-real.csv: real servers need a quiet machine and an hour, see bench/results/overload.md.
 .PHONY: plots
 plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first
 	cd bench $(if $(MEASURE),&& go run ./memory -series results/keys.csv && go run ./resilience -run outage -csv results/outage.csv && go run ./overload -run offered -csv results/overload.csv && cd .. && go test ./regions -run TestSeries -regions.series ../bench/results/regions.csv && cd bench) && go run ./plots

@@ -1,7 +1,7 @@
 // Command overload compares penstock's gate and breaker with others: what a server serves
 // under overload, and what a service that fails or hangs is sent. It prints Markdown.
 //
-//	go run ./overload                              # everything, about half an hour
+//	go run ./overload                              # everything, more than an hour
 //	go run ./overload -run breaker                 # some cases
 //	go run ./overload -quick                       # seconds, to see that it runs
 //	go run ./overload -run offered -csv results/overload.csv

@@ -82,7 +82,7 @@ func newLimitFinder(limit, most float64) limitFinder {
 }
 
 func (f *limitFinder) update(m measurement) {
-	isAlone := m.inFlight < 1.05 // then no call queues
+	isAlone := m.inFlight < 1.05 && m.spread <= minCalls*m.variance // few calls, of which none queues
 	if math.IsInf(f.baseVar, 1) || isAlone && f.deviations(m) > 2 {
 		f.setBase(m)
 	}

@@ -105,10 +105,11 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 		t += t / 10
 	case n.HasPermits():
 		t += t / 2 // the key of permits outlives the newest, to be set an expiry less often
-	case n.Algorithm == penstock.SlidingWindow:
-		t *= 2
 	case n.Algorithm == penstock.RollingWindow:
 		t += t/time.Duration(n.Buckets) + time.Duration(n.Buckets+1)*time.Millisecond
+	case n.Algorithm == penstock.SlidingLog: // its newest time leaves after a period
+	default:
+		t *= 2 // a key may count until the period after its own ends
 	}
 	return t + expirySlack
 }

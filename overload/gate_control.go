@@ -109,7 +109,8 @@ func (g *Gate) closeCohort(now int64) {
 	c := &g.control
 	begun := admittedSince(admitted(g.word.Load()), c.admittedAt)
 	isFirst := g.meter.mean.Load() == 0 // base begins with it, so it has to be good
-	if begun < g.cohortCalls() || isFirst && begun < firstCalls && now-g.meter.from.Load() < maxSpan {
+	lasted := now - g.meter.from.Load()
+	if begun < g.cohortCalls() || begun < minCalls && lasted < 2*maxSpan || isFirst && begun < firstCalls && lasted < maxSpan {
 		g.meter.checkAt.Store(now + c.span)
 		return
 	}

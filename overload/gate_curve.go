@@ -41,6 +41,7 @@ const (
 	fewWorkers     = 8
 	clearOverload  = 1.3
 	clearEvidence  = 5  // of few workers: logarithm of a likelihood ratio, and more if calls vary much
+	clearlyFewer   = 2  // the same, against more than few workers
 	clearJump      = 10 // of the calls that arrive
 	recentArrivals = 30
 	usualArrivals  = 200
@@ -232,10 +233,13 @@ func (c *departureCurve) arrived() (calls, nanos float64) {
 	return c.usual.calls + c.recent.calls, c.usual.nanos + c.recent.nanos
 }
 
-// fewWorkers returns the workers and what a call takes, which is infinite if they are not clearly few.
+// fewWorkers returns the workers and what a call takes, which is infinite if they are not clearly few. If a gate has
+// only ever seen more calls in flight than there are workers, any smaller number of workers explains as much.
 func (c *departureCurve) fewWorkers(spread float64) (workers, took float64) {
 	workers, took, evidence := c.workers()
-	if workers > fewWorkers || evidence < clearEvidence*max(spread, 1) {
+	best, _ := c.likelihood(workers)
+	more, _ := c.likelihood(max(2*workers, fewWorkers+1))
+	if workers > fewWorkers || evidence < clearEvidence*max(spread, 1) || best-more < clearlyFewer {
 		took = math.Inf(1)
 	}
 	return workers, took

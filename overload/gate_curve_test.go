@@ -55,6 +55,23 @@ func TestGateThatStartsInOverloadLetsNoLongQueueIn(t *testing.T) {
 	}
 }
 
+// One that has only ever seen more calls in flight than it has workers must not take ten of them for one.
+func TestGateThatStartsInOverloadTakesManyWorkersForMany(t *testing.T) {
+	const workers, capacity, runs = 10, 200, 100
+	load := workload{rate: simserver.Steady(5 * capacity), work: simserver.Exponential(50e6)}
+	worst := 1.0
+	for seed := range uint64(runs) {
+		r := newSimRun(seed, GateOptions{}, func(s *simulation) simserver.Server {
+			return &simserver.Pool{Timeline: s, Workers: workers}
+		}, load)
+		r.run(10e9)
+		worst = min(worst, r.servedWithin(500e6, 1e9, 10e9)/capacity)
+	}
+	if worst < 0.6 {
+		t.Errorf("served %.3f of the capacity in the worst of %d runs", worst, runs)
+	}
+}
+
 // At many calls a second only some are measured.
 func TestDepartureCurvePauses(t *testing.T) {
 	c := curveOf(1, curveCalls, 2)

@@ -168,7 +168,7 @@ func TestGateFollowsCapacity(t *testing.T) {
 func TestGateForgetsWhatCameBefore(t *testing.T) {
 	runs, allowed := uint64(400), 4
 	if testing.Short() {
-		runs, allowed = 60, 0
+		runs, allowed = 60, 1
 	}
 	for seed := range runs {
 		workers, rate, refused := refusedLater(seed)

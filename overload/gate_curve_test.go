@@ -59,16 +59,17 @@ func TestGateThatStartsInOverloadLetsNoLongQueueIn(t *testing.T) {
 func TestGateThatStartsInOverloadTakesManyWorkersForMany(t *testing.T) {
 	const workers, capacity, runs = 10, 200, 100
 	load := workload{rate: simserver.Steady(5 * capacity), work: simserver.Exponential(50e6)}
-	worst := 1.0
+	var shares []float64
 	for seed := range uint64(runs) {
 		r := newSimRun(seed, GateOptions{}, func(s *simulation) simserver.Server {
 			return &simserver.Pool{Timeline: s, Workers: workers}
 		}, load)
 		r.run(10e9)
-		worst = min(worst, r.servedWithin(500e6, 1e9, 10e9)/capacity)
+		shares = append(shares, r.servedWithin(500e6, 1e9, 10e9)/capacity)
 	}
-	if worst < 0.6 {
-		t.Errorf("served %.3f of the capacity in the worst of %d runs", worst, runs)
+	slices.Sort(shares)
+	if worst := shares[runs/20]; worst < 0.75 {
+		t.Errorf("served %.3f of the capacity in one of twenty runs", worst)
 	}
 }
 

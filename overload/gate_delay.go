@@ -69,6 +69,7 @@ func (g *Gate) checkDelay(now, delay int64) {
 	m.delay.Store(delay)
 	if least := float64(procs + 1); g.isDelayed(calls, delay, procs) && c.finder.limit > least {
 		c.finder.halve(least)
+		g.curve.trial = nil // or else its end would raise the limit again
 		g.publish()
 		g.beginCohort(now)
 	}

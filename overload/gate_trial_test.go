@@ -173,3 +173,16 @@ func TestGateNoticedChangeEndsProbe(t *testing.T) {
 		t.Errorf("limit %d, probing %t, trial %+v, want 4, no probe and no trial", limitOf(g.word.Load()), g.meter.probing.Load(), c.trial)
 	}
 }
+
+// A limit that is halved because calls wait for a processor during a trial ends it, so that the limit stays low.
+func TestGateHalvedLimitEndsTrial(t *testing.T) {
+	g := gateInTrial(t)
+	g.delay = &delayMeter{procs: func() int { return 1 }}
+	g.meter.refused.Store(1)
+	now := g.clock.Now()
+	g.checkDelay(now, 50e6)
+	g.checkCurve(now + curveEvery)
+	if limitOf(g.word.Load()) != 4 || g.curve.trial != nil {
+		t.Errorf("limit %d, trial %+v, want half of 8 and no trial", limitOf(g.word.Load()), g.curve.trial)
+	}
+}

@@ -266,7 +266,10 @@ func (f *limitFinder) conclude(t *trial, c conclusion, usual, spread float64) {
 	base := measurement{took: math.Log(t.from / rate), variance: max(spread, 1) / trialCalls, inFlight: t.from}
 	switch c {
 	case callsQueue:
-		base.took, base.inFlight = min(math.Log(t.workers/rate), f.base+math.Log(usual/rate)), t.workers
+		base.took, base.inFlight = math.Log(t.workers/rate), t.workers
+		if !math.IsInf(f.baseVar, 1) {
+			base.took = min(base.took, f.base+math.Log(usual/rate))
+		}
 		f.jump(t.workers)
 	case callsAreSlow:
 		f.growth = f.limit / 4

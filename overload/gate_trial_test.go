@@ -105,12 +105,13 @@ limit 8, workers 5
 
 // A finder ends with what the workers need if calls queue, and with more calls if they do not.
 func TestLimitFinderConcludesTrial(t *testing.T) {
+	unknowing := newLimitFinder(20, 1000)
 	for _, c := range []struct {
+		f           *limitFinder
 		conclusion  conclusion
 		limit, base float64 // milliseconds
-	}{{callsQueue, 3.2, 50}, {callsAreSlow, 8, 200}, {tooFewCalls, 16, 10}} {
-		f := knowing()
-		tr := &trial{workers: 2, from: 8, limit: 16, before: departures{16, 4e8}}
+	}{{knowing(), callsQueue, 3.2, 50}, {&unknowing, callsQueue, 3.2, 50}, {knowing(), callsAreSlow, 8, 200}, {knowing(), tooFewCalls, 16, 10}} {
+		f, tr := c.f, &trial{workers: 2, from: 8, limit: 16, before: departures{16, 4e8}}
 		f.conclude(tr, c.conclusion, 2e-7, 1)
 		if math.Abs(f.limit-c.limit) > 0.1 || f.baseMillis() != c.base {
 			t.Errorf("conclusion %d: limit %.3g, %g ms without queueing, want %g and %g ms", c.conclusion, f.limit, f.baseMillis(), c.limit, c.base)

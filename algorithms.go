@@ -9,7 +9,7 @@ import (
 )
 
 // This file is all that the package knows about single algorithms: what each can do, and how a [Memory] decides it,
-// but for the inlined case in Memory.take.
+// but for two cases in Memory.take: a unit of a token bucket, which is inlined, and sliding logs.
 
 // An Algorithm is a way to count units. The zero Algorithm is [TokenBucket], the
 // right choice for most limits.

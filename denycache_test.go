@@ -26,7 +26,7 @@ type asPlain struct {
 	behind penstock.Store
 	hits   *atomic.Int64 // decisions by the cache
 
-	begun      atomic.Int64 // calls
+	begun      atomic.Int64 // calls that have begun
 	inside     atomic.Int64 // calls that have begun and not ended
 	overlapped atomic.Bool  // whether a call ever ran beside another
 }
@@ -67,10 +67,10 @@ func (s *asPlain) completeAll(ctx context.Context, b snapshotBefore, rs []pensto
 	s.hits.Add(1)
 	cached := slices.Clone(ds[:len(rs)])
 	err := s.behind.(penstock.AtomicStore).TakeAll(ctx, rs, ds)
-	alone := s.isAlone(b)
+	overlapped, alone := s.haveOverlapped(b), s.isAlone(b)
 	for i, d := range cached {
 		switch {
-		case !alone || s.overlapped.Load() && !ds[i].Allowed:
+		case !alone || overlapped && !ds[i].Allowed:
 		case d.Granted != 0 || d.Source != penstock.SourceDenyCache:
 			s.t.Errorf("%+v: %v in a cached denial", rs[i], d)
 		case !d.Allowed && (ds[i].Allowed || ds[i].RetryAfter != d.RetryAfter || ds[i].ResetAfter != d.ResetAfter || ds[i].Remaining < d.Remaining):
@@ -101,13 +101,15 @@ func (s *asPlain) begin(rs ...penstock.Request) snapshotBefore {
 
 func (s *asPlain) end() { s.inside.Add(-1) }
 
-// isAlone reports whether no other call has run beside this one, and notes if one has.
-func (s *asPlain) isAlone(b snapshotBefore) bool {
-	alone := b.first && s.begun.Load() == b.begun+1
-	if !alone {
+// isAlone reports whether no other call has run beside this one.
+func (s *asPlain) isAlone(b snapshotBefore) bool { return b.first && s.begun.Load() == b.begun+1 }
+
+// haveOverlapped reports whether this call, or one before it, ran beside another.
+func (s *asPlain) haveOverlapped(b snapshotBefore) bool {
+	if !s.isAlone(b) {
 		s.overlapped.Store(true)
 	}
-	return alone
+	return s.overlapped.Load()
 }
 
 func (s *asPlain) completeEach(b snapshotBefore, rs []penstock.Request, ds []penstock.Decision) {
@@ -120,13 +122,13 @@ func (s *asPlain) completeEach(b snapshotBefore, rs []penstock.Request, ds []pen
 // the cache may hold the numbers of the one that the store decided first, so the store decides
 // again.
 func (s *asPlain) complete(b snapshotBefore, i int, r penstock.Request, d *penstock.Decision) {
-	s.isAlone(b)
+	overlapped := s.haveOverlapped(b)
 	if !fromDenyCache(*d) {
 		d.Source = penstock.SourceStore
 		return
 	}
 	s.hits.Add(1)
-	if s.overlapped.Load() {
+	if overlapped {
 		s.decideAgain(b, r, d)
 		return
 	}

@@ -26,7 +26,7 @@ type compiledLimit struct {
 	capacity  int64 // the most that can be granted at once
 	overdraft int64 // how much more a charge may take
 	recordTTL int64 // how long a grant under an ID is remembered, in ticks
-	step      int   // the index of the row
+	step      int   // the index of its row in stepRows
 	*stepRow
 	scripts *stepScripts
 

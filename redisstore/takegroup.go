@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -104,14 +103,18 @@ type groupQueues struct {
 	have map[groupSteps]*batchQueue
 }
 
-// groupSteps are the steps of a group's script, as text.
+// groupSteps are the steps of a group's script, by their letters.
 type groupSteps struct {
 	steps string
 	each  bool
 }
 
 func groupStepsOf(steps []script.Step, each bool) groupSteps {
-	return groupSteps{fmt.Sprint(steps), each}
+	letters := ""
+	for _, s := range steps {
+		letters += s.Letter
+	}
+	return groupSteps{letters, each}
 }
 
 // maxGroupScripts bounds the scripts that callers can make Redis hold by their choice of

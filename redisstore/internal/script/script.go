@@ -1,7 +1,7 @@
 // Package script assembles the Lua scripts that the store sends to Redis.
 //
-// A script takes one or several steps. A [Step] is an algorithm as it runs inside Redis: its Lua
-// file has the name of the Go file in internal/algorithm, and both make the same decisions. From
+// A script takes one or several steps. A [Step] is an algorithm as it runs inside Redis, and makes the
+// same decisions as the Go code in internal/algorithm. From
 // the state that the script found, the Go code computes what the script decided. The other Lua
 // files put steps together: under an ID, for several keys, all or nothing.
 //
@@ -33,7 +33,7 @@ var files embed.FS
 
 // read returns a Lua file.
 func read(name string) string {
-	text, _ := files.ReadFile(name) // names are constants, and golden files show that each exists
+	text, _ := files.ReadFile(name) // names are constants, and a test shows that each exists
 	return string(text)
 }
 

@@ -13,12 +13,12 @@ const MaxUnrolled = 5
 
 // TakeAllBatch returns the script that takes the given steps, in this order and all
 // or nothing, for each of several requests without an ID, under one or several sets of limits. No
-// step is Concurrent.
+// step is of permits.
 func TakeAllBatch(steps []Step) string { return unroll(steps, true) }
 
 // TakeEachBatch returns the script that takes the given steps, in this order and
 // independently, for each of several requests without an ID, under one or several sets of limits.
-// No step is Concurrent.
+// No step is of permits.
 func TakeEachBatch(steps []Step) string { return unroll(steps, false) }
 
 // unroll returns a script with the steps one after the other, each with variables of its

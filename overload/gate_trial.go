@@ -81,7 +81,7 @@ func newTrial(workers, needed, limit, most, rate, inFlight float64) *trial {
 	switch {
 	case limit >= roomyLimit*needed:
 		t.hold(needed, inFlight)
-	case limit >= minDoubled && limit < most:
+	case limit >= minDoubled && 2*limit <= most: // a little more would tell nothing
 		t.hold(2*limit, inFlight)
 	default:
 		return nil
@@ -90,7 +90,7 @@ func newTrial(workers, needed, limit, most, rate, inFlight float64) *trial {
 }
 
 func (t *trial) hold(limit, inFlight float64) {
-	t.limit, t.settle, t.after, t.idle = min(limit, t.most), inFlight, departures{}, 0
+	t.limit, t.settle, t.after, t.idle = limit, inFlight, departures{}, 0
 }
 
 func (t *trial) isUp() bool { return t.limit > t.from }
@@ -137,7 +137,7 @@ func (t *trial) conclude(inFlight float64) conclusion {
 	if t.isUp() {
 		t.from, t.before = t.limit, t.after
 	}
-	if t.from >= t.most {
+	if 2*t.from > t.most {
 		return callsAreSlow
 	}
 	t.hold(2*t.from, inFlight)

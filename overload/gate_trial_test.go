@@ -81,10 +81,9 @@ held 40 for 43 calls: rate follows
 held 80 for 64 calls: calls are slow
 limit 40, workers 0
 `},
-		{"the rate follows up to the most", 40, 30, 1000, 1000, `
-held 80 for 120 calls: rate follows
-held 100 for 104 calls: calls are slow
-limit 100, workers 0
+		{"the rate follows up to half of the most", 40, 30, 1000, 1000, `
+held 80 for 120 calls: calls are slow
+limit 80, workers 0
 `},
 		{"eight workers, of which one was known: a quarter of the calls end at two", 20, 1, 8, 50, `
 held 2 for 28 calls: calls queue
@@ -95,7 +94,7 @@ held 16 for 38 calls: too few
 limit 8, workers 5
 `},
 		{"a low limit is not doubled", 4, 3, 3, 50, "\nno trial\n"},
-		{"nor is one beyond the most", 100, 90, 90, 500, "\nno trial\n"},
+		{"nor is one beyond half of the most", 99, 90, 90, 500, "\nno trial\n"},
 	} {
 		if got := "\n" + transcript(c.limit, c.believed, c.workers, c.offered); got != c.want {
 			t.Errorf("%s: got %s\nwant %s", c.what, got, c.want)

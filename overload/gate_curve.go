@@ -76,7 +76,7 @@ func (g *Gate) checkCurve(now int64) {
 	if c.slower.evidence == 0 {
 		c.few, c.took = c.fewWorkers(control.spread)
 	}
-	s := c.collectStates(now)
+	s := c.collectStates(now, float64(g.meter.hung.Load()))
 	c.collectArrivals(now, g.word.Load())
 	switch {
 	case c.trial != nil:
@@ -178,14 +178,15 @@ type curveSample struct {
 	expected float64    // calls that would have ended at the usual rate
 }
 
-// collectStates adds what was measured to the curve.
-func (c *departureCurve) collectStates(now int64) (s curveSample) {
+// collectStates adds what was measured to the curve. Calls that hang do not fill the limit of a trial. The last state
+// is of all numbers from curveStates on, which are taken to fill it.
+func (c *departureCurve) collectStates(now int64, hung float64) (s curveSample) {
 	for n := range c.states {
 		state := c.states[n].Swap(0)
 		d := departures{float64(state / oneSample), float64(state % oneSample)}
 		s.all.add(d)
 		s.expected += d.nanos * min(float64(n), c.few) / c.took
-		if c.trial != nil && (n == curveStates || c.trial.fills(float64(n))) {
+		if c.trial != nil && (n == curveStates || c.trial.fills(float64(n)-hung)) {
 			s.filled.add(d)
 		}
 		c.nanos[n] += d.nanos

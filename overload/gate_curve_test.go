@@ -20,7 +20,7 @@ func curveOf(workers, calls, most int) *departureCurve {
 			c.changed(now, n, 1)
 		}
 	}
-	c.collectStates(now)
+	c.collectStates(now, 0)
 	return c
 }
 

@@ -186,3 +186,14 @@ func TestGateHalvedLimitEndsTrial(t *testing.T) {
 		t.Errorf("limit %d, trial %+v, want half of 8 and no trial", limitOf(g.word.Load()), g.curve.trial)
 	}
 }
+
+// Six calls in flight are more than the four before the trial only if fewer than two of them hang.
+func TestDepartureCurveDoesNotCountHungCallsInTrial(t *testing.T) {
+	for hung, want := range map[float64]float64{0: 1, 1: 1, 2: 0} {
+		c := departureCurve{trial: &trial{from: 4, limit: 8}}
+		c.changed(1e6, 6, 1)
+		if got := c.collectStates(2e6, hung).filled.ended; got != want {
+			t.Errorf("%g of six calls hang: got %g calls that ended while the limit was filled, want %g", hung, got, want)
+		}
+	}
+}

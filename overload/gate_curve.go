@@ -83,7 +83,7 @@ func (g *Gate) checkCurve(now int64) {
 		g.continueTrial(now, s)
 		return
 	case !math.IsInf(c.took, 1):
-		g.noticeChange(s)
+		g.noticeChange(now, s)
 	}
 	if c.trial == nil && now-c.jumpedAt <= jumpTime {
 		g.meetCrowd(now)
@@ -91,7 +91,7 @@ func (g *Gate) checkCurve(now int64) {
 }
 
 // noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full.
-func (g *Gate) noticeChange(s curveSample) {
+func (g *Gate) noticeChange(now int64, s curveSample) {
 	c, f := &g.curve, &g.control.finder
 	enough := clearChange * max(2*g.control.spread, 1) // the work varies about twice as much as latencies
 	slower, faster := c.slower.add(0.5, s.expected, s.all.ended, enough), c.faster.add(2, s.expected, s.all.ended, enough)
@@ -103,7 +103,9 @@ func (g *Gate) noticeChange(s curveSample) {
 		return
 	}
 	c.rescale(slower)
-	f.endEarly()
+	if f.endEarly() {
+		g.beginCohort(now)
+	}
 	needed := c.few + f.surplus(c.few)
 	c.usualRate = c.few / c.took
 	c.trial = newTrial(c.few, needed, f.limit, f.most, c.usualRate/slower, g.counted())

@@ -251,11 +251,13 @@ func (f *limitFinder) jump(workers float64) bool {
 	return true
 }
 
-// endEarly ends a probe without learning from it.
-func (f *limitFinder) endEarly() {
-	if f.probing {
-		f.limit, f.probing = f.resume, false
+// endEarly ends a probe without learning from it, and reports whether there was one.
+func (f *limitFinder) endEarly() bool {
+	if !f.probing {
+		return false
 	}
+	f.limit, f.probing = f.resume, false
+	return true
 }
 
 // conclude sets the limit after a trial, and what calls take without queueing. If they queue, the limit is what the

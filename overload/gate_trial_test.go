@@ -156,7 +156,8 @@ func TestGateTrialAdmitsWaitingCalls(t *testing.T) {
 	}
 }
 
-// A change that is noticed during a probe ends it: the limit from before is in force, and calls know of no probe.
+// A change that is noticed during a probe ends it: the limit from before is in force, calls know of no probe, and a
+// new cohort measures them.
 func TestGateNoticedChangeEndsProbe(t *testing.T) {
 	g := gateInTrial(t)
 	c, f := &g.curve, &g.control.finder
@@ -167,10 +168,13 @@ func TestGateNoticedChangeEndsProbe(t *testing.T) {
 		t.Fatal("calls do not know of the probe")
 	}
 	for range 40 {
-		g.noticeChange(curveSample{all: departures{1, 1e7}, expected: 3})
+		g.noticeChange(math.MaxInt64/2, curveSample{all: departures{1, 1e7}, expected: 3})
 	}
 	if limitOf(g.word.Load()) != 4 || g.meter.probing.Load() || c.trial != nil {
 		t.Errorf("limit %d, probing %t, trial %+v, want 4, no probe and no trial", limitOf(g.word.Load()), g.meter.probing.Load(), c.trial)
+	}
+	if g.meter.from.Load() != math.MaxInt64/2 {
+		t.Error("the cohort of the probe goes on")
 	}
 }
 

@@ -120,7 +120,8 @@ func (g *Gate) closeCohort(now int64) {
 }
 
 // cohortCalls is how many calls a cohort has at least. At a limit of one, sixteen calls of a second would take
-// sixteen seconds.
+// sixteen seconds. A cohort of fewer than minCalls lasts for two seconds at least: where calls are fast enough, it has
+// minCalls by then, which say more.
 func (g *Gate) cohortCalls() int {
 	return min(max(minCalls/4*limitOf(g.word.Load()), minCalls/2), minCalls)
 }
@@ -175,6 +176,7 @@ func (g *Gate) endCohort(now int64) {
 	c.finder.update(measurement{
 		took:     math.Log(mean),
 		variance: variance / n,
+		calls:    n,
 		spread:   variance,
 		inFlight: m.meanInFlight(),
 		peak:     float64(m.peak.Load() - m.hung.Load()),

@@ -90,7 +90,8 @@ func (g *Gate) checkCurve(now int64) {
 	}
 }
 
-// noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full.
+// noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full. If they end at
+// twice the rate, or more, it rescales the curve.
 func (g *Gate) noticeChange(now int64, s curveSample) {
 	c, f := &g.curve, &g.control.finder
 	enough := clearChange * max(2*g.control.spread, 1) // the work varies about twice as much as latencies
@@ -108,9 +109,13 @@ func (g *Gate) noticeChange(now int64, s curveSample) {
 	}
 	needed := c.few + f.surplus(c.few)
 	c.usualRate = c.few / c.took
-	c.trial = newTrial(c.few, needed, f.limit, f.most, c.usualRate/slower, g.counted())
-	if c.trial != nil && !c.trial.isUp() {
-		g.queue.stand()
+	before := departures{4, 4 * slower / c.usualRate} // the rate is known as if four calls had shown it
+	t := &trial{workers: c.few, most: f.most, from: f.limit, before: before}
+	if t.begin(needed, g.counted()) {
+		c.trial = t
+		if !t.isUp() {
+			g.queue.stand()
+		}
 	}
 	g.holdTrial()
 }
@@ -132,14 +137,14 @@ func (g *Gate) holdTrial() {
 func (g *Gate) continueTrial(now int64, s curveSample) {
 	c, f := &g.curve, &g.control.finder
 	t := c.trial
-	switch conclusion := t.add(s.all, s.filled, g.counted()); conclusion {
+	switch found := t.add(s.all, s.filled, g.counted()); found {
 	case noConclusion:
 	case nextLimit:
 		g.holdTrial()
 	default:
 		c.trial = nil
-		f.conclude(t, conclusion, c.usualRate, g.control.spread)
-		if conclusion == callsQueue {
+		f.conclude(t, found, c.usualRate, g.control.spread)
+		if found == callsQueue {
 			g.expectRefusals(t.before.rate())
 		} else {
 			c.nanos, c.ended = [curveStates + 1]float64{}, [curveStates + 1]float64{}

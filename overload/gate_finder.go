@@ -12,8 +12,9 @@ import "math"
 //
 // What remains is to know base. Latency that rises may mean that calls queue, or
 // that each takes longer, and the limit must go down in one case and up in the
-// other. Only a lower limit tells them apart: where calls queue, fewer of them are
-// faster. So base is raised only after a lower limit made no call faster.
+// other. Only another limit tells them apart: where calls queue, fewer of them are
+// faster. So base is raised only after a probe or a trial, or by a few calls each
+// of which was alone.
 type limitFinder struct {
 	limit, most, least float64
 
@@ -43,6 +44,7 @@ type limitFinder struct {
 // logarithm.
 type measurement struct {
 	took, variance float64
+	calls          float64
 	spread         float64 // variance of a single latency, relative to the mean
 	inFlight       float64
 	peak           float64
@@ -82,7 +84,7 @@ func newLimitFinder(limit, most float64) limitFinder {
 }
 
 func (f *limitFinder) update(m measurement) {
-	isAlone := m.inFlight < 1.05 && m.spread <= minCalls*m.variance // few calls, of which none queues
+	isAlone := m.inFlight < 1.05 && m.calls <= minCalls // few calls, of which none queues
 	if math.IsInf(f.baseVar, 1) || isAlone && f.deviations(m) > 2 {
 		f.setBase(m)
 	}

@@ -20,11 +20,11 @@ type rateTest struct {
 
 const (
 	clearChange = 12 // evidence of a rateTest, and more if calls vary much
-	changeCalls = 8  // that have ended at least
+	changeCalls = 8  // a rateTest needs at least so many calls that ended
 )
 
-// add adds calls that ended in a while, and those that the curve says should have, to a test of ratio times the usual
-// rate. It returns by which factor calls take longer if the evidence is enough, or else 1. One while alone is never
+// add adds a sample of calls that ended, and those that the curve says should have, to a test of ratio times the usual
+// rate. It returns by which factor calls take longer if the evidence is enough, or else 1. One sample alone is never
 // enough: in a pause of the whole process no calls end, but some did just before.
 func (t *rateTest) add(ratio, expected, ended, enough float64) (factor float64) {
 	t.evidence += min(ended*math.Log(ratio)+expected*(1-ratio), enough/2)
@@ -58,9 +58,9 @@ type conclusion int
 const (
 	noConclusion conclusion = iota // hold the limit for longer
 	nextLimit                      // the rate follows: hold the next limit
-	callsQueue                     // for the workers
+	callsQueue                     // as many calls end at both limits, so they wait for workers
 	callsAreSlow                   // without queueing, at the limit from which the trial went on last
-	tooFewCalls                    // to say
+	tooFewCalls                    // the limit was not filled for long enough
 )
 
 const (
@@ -74,19 +74,18 @@ const (
 	minDoubled = 5
 )
 
-// newTrial returns a trial with another limit than the present one, or nil if none would tell. The rate is that at
-// which calls end now, and needed the limit that the workers need.
-func newTrial(workers, needed, limit, most, rate, inFlight float64) *trial {
-	t := &trial{workers: workers, most: most, from: limit, before: departures{4, 4 / rate}}
+// begin holds another limit than the present one, and reports whether one would tell. The workers need a limit of
+// needed.
+func (t *trial) begin(needed, inFlight float64) bool {
 	switch {
-	case limit >= roomyLimit*needed:
+	case t.from >= roomyLimit*needed:
 		t.hold(needed, inFlight)
-	case limit >= minDoubled && 2*limit <= most: // a little more would tell nothing
-		t.hold(2*limit, inFlight)
+	case t.from >= minDoubled && 2*t.from <= t.most: // a little more would tell nothing
+		t.hold(2*t.from, inFlight)
 	default:
-		return nil
+		return false
 	}
-	return t
+	return true
 }
 
 func (t *trial) hold(limit, inFlight float64) {

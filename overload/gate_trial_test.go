@@ -34,8 +34,11 @@ func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
 func transcript(limit, believed, workers, offered float64) string {
 	var lines strings.Builder
 	rate := func(inFlight float64) float64 { return min(inFlight, workers) / 1e8 }
-	t := newTrial(believed, believed+1, limit, 100, rate(limit), min(limit, offered))
-	for calls := 1; t != nil; calls++ {
+	t := &trial{workers: believed, most: 100, from: limit, before: departures{4, 4 / rate(limit)}}
+	if !t.begin(believed+1, min(limit, offered)) {
+		return "no trial\n"
+	}
+	for calls := 1; ; calls++ {
 		held, inFlight := t.limit, min(t.limit, offered)
 		d := departures{1, 1 / rate(inFlight)}
 		if t.settle > 0 { // those that end now began at the limit before
@@ -54,48 +57,47 @@ func transcript(limit, believed, workers, offered float64) string {
 			break
 		}
 	}
-	if t == nil {
-		return "no trial\n"
-	}
 	return fmt.Sprintf("%slimit %g, workers %.3g\n", &lines, t.from, t.workers)
 }
 
 // The limit of the last line is that from which the trial went on last.
-func TestTrialTranscripts(t *testing.T) {
-	for _, c := range []struct {
-		what                              string
-		limit, believed, workers, offered float64
-		want                              string
-	}{
-		{"far too high a limit, and as many calls end at the three that two workers need", 20, 2, 2, 50, `
+var trialTranscripts = []struct {
+	what                              string
+	limit, believed, workers, offered float64
+	want                              string
+}{
+	{"far too high a limit, and as many calls end at the three that two workers need", 20, 2, 2, 50, `
 held 3 for 36 calls: calls queue
 limit 20, workers 2
 `},
-		{"no faster with twice the limit", 8, 5, 5, 50, `
+	{"no faster with twice the limit", 8, 5, 5, 50, `
 held 16 for 17 calls: calls queue
 limit 8, workers 5
 `},
-		{"calls wait for something else: the rate follows the limit, down and then up", 20, 2, 50, 90, `
+	{"calls wait for something else: the rate follows the limit, down and then up", 20, 2, 50, 90, `
 held 3 for 25 calls: rate follows
 held 40 for 43 calls: rate follows
 held 80 for 64 calls: calls are slow
 limit 40, workers 0
 `},
-		{"the rate follows up to half of the most", 40, 30, 1000, 1000, `
+	{"the rate follows up to half of the most", 40, 30, 1000, 1000, `
 held 80 for 120 calls: calls are slow
 limit 80, workers 0
 `},
-		{"eight workers, of which one was known: a quarter of the calls end at two", 20, 1, 8, 50, `
+	{"eight workers, of which one was known: a quarter of the calls end at two", 20, 1, 8, 50, `
 held 2 for 28 calls: calls queue
 limit 20, workers 8
 `},
-		{"the crowd has gone, so that twice the limit is not filled", 8, 5, 5, 6, `
+	{"the crowd has gone, so that twice the limit is not filled", 8, 5, 5, 6, `
 held 16 for 38 calls: too few
 limit 8, workers 5
 `},
-		{"a low limit is not doubled", 4, 3, 3, 50, "\nno trial\n"},
-		{"nor is one beyond half of the most", 99, 90, 90, 500, "\nno trial\n"},
-	} {
+	{"a low limit is not doubled", 4, 3, 3, 50, "\nno trial\n"},
+	{"nor is one beyond half of the most", 99, 90, 90, 500, "\nno trial\n"},
+}
+
+func TestTrialTranscripts(t *testing.T) {
+	for _, c := range trialTranscripts {
 		if got := "\n" + transcript(c.limit, c.believed, c.workers, c.offered); got != c.want {
 			t.Errorf("%s: got %s\nwant %s", c.what, got, c.want)
 		}

@@ -36,39 +36,31 @@ func TestDepartureCurveShowsFewWorkers(t *testing.T) {
 	}
 }
 
+// startsInOverload returns which share of the capacity ten workers serve from a time until ten seconds after a start,
+// in each run, the lowest first.
+func startsInOverload(runs uint64, times float64, from int64) (shares []float64) {
+	const workers, capacity = 10, 200
+	load := workload{rate: simserver.Steady(times * capacity), work: simserver.Exponential(50e6)}
+	for seed := range runs {
+		r := newSimRun(seed, GateOptions{}, pool(workers), load)
+		r.run(10e9)
+		shares = append(shares, r.servedWithin(500e6, from, 10e9)/capacity)
+	}
+	slices.Sort(shares)
+	return shares
+}
+
 // A process that starts in an overload has never seen calls that do not queue. Those that come before the gate is full
 // must not make room for so many that all are late.
 func TestGateThatStartsInOverloadLetsNoLongQueueIn(t *testing.T) {
-	const workers, capacity, runs = 10, 200, 200
-	load := workload{rate: simserver.Steady(1.2 * capacity), work: simserver.Exponential(50e6)}
-	var shares []float64
-	for seed := range uint64(runs) {
-		r := newSimRun(seed, GateOptions{}, func(s *simulation) simserver.Server {
-			return &simserver.Pool{Timeline: s, Workers: workers}
-		}, load)
-		r.run(10e9)
-		shares = append(shares, r.servedWithin(500e6, 4e9, 10e9)/capacity)
-	}
-	slices.Sort(shares)
-	if worst := shares[runs/100]; worst < 0.68 {
+	if worst := startsInOverload(200, 1.2, 4e9)[2]; worst < 0.68 {
 		t.Errorf("served %.3f of the capacity in one of a hundred runs", worst)
 	}
 }
 
 // One that has only ever seen more calls in flight than it has workers must not take ten of them for one.
 func TestGateThatStartsInOverloadTakesManyWorkersForMany(t *testing.T) {
-	const workers, capacity, runs = 10, 200, 100
-	load := workload{rate: simserver.Steady(5 * capacity), work: simserver.Exponential(50e6)}
-	var shares []float64
-	for seed := range uint64(runs) {
-		r := newSimRun(seed, GateOptions{}, func(s *simulation) simserver.Server {
-			return &simserver.Pool{Timeline: s, Workers: workers}
-		}, load)
-		r.run(10e9)
-		shares = append(shares, r.servedWithin(500e6, 1e9, 10e9)/capacity)
-	}
-	slices.Sort(shares)
-	if worst := shares[runs/20]; worst < 0.75 {
+	if worst := startsInOverload(100, 5, 1e9)[5]; worst < 0.75 {
 		t.Errorf("served %.3f of the capacity in one of twenty runs", worst)
 	}
 }

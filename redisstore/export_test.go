@@ -72,6 +72,9 @@ func ProbeKeys() []string { return (&probe{prefix: "p:", mark: rand.Text()}).key
 // ForgetSpread is what happens when a connection is opened after one was lost.
 func (s *Store) ForgetSpread() { s.forgetSpread() }
 
+// FindOneServer is what happens when a probe finds out that keys of different slots share scripts.
+func (s *Store) FindOneServer() { s.spread.Store(oneServer) }
+
 // MinProbeGap is the least time between probes.
 const MinProbeGap = minProbeGap
 

@@ -19,9 +19,6 @@ import (
 // something may only have met the reservation of another call that ends so too: it pauses
 // and tries once more.
 func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
-	if err := s.rollBacks.wait(d, rs, items); err != nil {
-		return err
-	}
 	began := time.Now()
 	for again := false; ; again = true {
 		if again || s.peeksFirst(rs, items) {

@@ -233,6 +233,16 @@ func (c *lateClient) Sharded() bool { return true }
 // The refund of what a failed call may have taken does not take back what its caller's own
 // retry was granted, under the same ID.
 func TestTakeAllAcrossSlotsRetryOutlivesRollBack(t *testing.T) {
+	testRetryOutlivesRollBack(t, func(*redisstore.Store) {})
+}
+
+// Nor does it after a reconnect to a single server, once keys share a script again.
+func TestTakeAllInOneScriptRetryOutlivesRollBack(t *testing.T) {
+	testRetryOutlivesRollBack(t, (*redisstore.Store).FindOneServer)
+}
+
+func testRetryOutlivesRollBack(t *testing.T, beforeRetry func(*redisstore.Store)) {
+	t.Helper()
 	prefix, l := newPrefix(), penstock.PerHour(10)
 	other := openFakeClock(t, redisstore.Options{Prefix: prefix})
 	take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 1})
@@ -252,6 +262,7 @@ func TestTakeAllAcrossSlotsRetryOutlivesRollBack(t *testing.T) {
 	if err := store.TakeAll(ctx, rs, ds); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want that the caller has left", err)
 	}
+	beforeRetry(store)
 	ended := make(chan error, 1)
 	go func() { ended <- store.TakeAll(t.Context(), rs, ds) }()
 	waitFor(t, "the retry waits, or ends", func() bool {

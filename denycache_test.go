@@ -27,7 +27,7 @@ type asPlain struct {
 	hits   *atomic.Int64 // decisions by the cache
 
 	begun      atomic.Int64 // calls that have begun
-	inside     atomic.Int64 // calls that have begun and not ended
+	inFlight   atomic.Int64 // calls that have begun and not ended
 	overlapped atomic.Bool  // whether a call ever ran beside another
 }
 
@@ -83,14 +83,14 @@ func (s *asPlain) completeAll(ctx context.Context, b snapshotBefore, rs []pensto
 // A snapshotBefore is the state of the keys of a call before it.
 type snapshotBefore struct {
 	begun int64 // calls before it
-	first bool  // whether no other call was under way
+	first bool  // whether no other call was in flight
 	peeks []penstock.Decision
 }
 
 // begin peeks at the keys of requests. For a malformed one the result is zero.
 func (s *asPlain) begin(rs ...penstock.Request) snapshotBefore {
-	b := snapshotBefore{begun: s.begun.Load(), first: s.inside.Add(1) == 1}
-	s.begun.Add(1) // after inside, so that a call which is not counted there is counted here
+	b := snapshotBefore{begun: s.begun.Load(), first: s.inFlight.Add(1) == 1}
+	s.begun.Add(1) // after inFlight, so that a call which is not counted there is counted here
 	for _, r := range rs {
 		r.Cost, r.ID = 0, ""
 		peek, _ := s.behind.Take(context.Background(), r)
@@ -99,7 +99,7 @@ func (s *asPlain) begin(rs ...penstock.Request) snapshotBefore {
 	return b
 }
 
-func (s *asPlain) end() { s.inside.Add(-1) }
+func (s *asPlain) end() { s.inFlight.Add(-1) }
 
 // isAlone reports whether no other call has run beside this one.
 func (s *asPlain) isAlone(b snapshotBefore) bool { return b.first && s.begun.Load() == b.begun+1 }

@@ -10,13 +10,13 @@ import (
 var (
 	tokenBucket = newKind("token-bucket", row{
 		bucket: true, debt: true,
-		newKey:    func() key { return &tokenKey{} },
+		newKey:    func() key { return &bucketKey{decider: decidesToken} },
 		newLedger: func(l limit) ledger { return &bucketLedger{rate: l.rate, missing: new(big.Rat)} },
 		refill:    refillRate,
 	})
 	leakyBucket = newKind("leaky-bucket", row{
 		bucket: true, debt: true,
-		newKey:    func() key { return &leakyKey{} },
+		newKey:    func() key { return &bucketKey{decider: decidesLeaky} },
 		newLedger: func(l limit) ledger { return &queueLedger{bucketLedger{rate: l.rate, missing: new(big.Rat)}} },
 		refill:    refillRate,
 	})
@@ -24,60 +24,42 @@ var (
 
 func refillRate(l limit, _ int64) int64 { return wholeTicks(whole(l.rate.MaxDebt()), l.tick).Int64() }
 
-type tokenKey struct {
-	limit  algorithm.TokenBucket
-	bucket algorithm.Bucket
+// A bucketKey is a key of a token or a leaky bucket, which differ in what they decide only.
+type bucketKey struct {
+	algorithm.Rate
+	decider func(r algorithm.Rate) bucketDecider
+	bucket  algorithm.Bucket
 }
 
-func (k *tokenKey) decide(now int64, req algorithm.Request) result {
-	after, v := k.limit.Decide(k.bucket, now, req)
-	k.bucket = after
-	return result{v, k.limit.Balance(max(k.bucket.Full-now, 0))}
+type bucketDecider interface {
+	Decide(b algorithm.Bucket, now int64, req algorithm.Request) (algorithm.Bucket, algorithm.Outcome)
 }
 
-func (k *tokenKey) refundDue(now, units, due int64) (r result) {
-	k.bucket, r.Outcome = k.limit.RefundDue(k.bucket, now, units, due)
-	r.Balance = k.limit.Balance(max(k.bucket.Full-now, 0))
+func decidesToken(r algorithm.Rate) bucketDecider { return &algorithm.TokenBucket{Rate: r} }
+
+func decidesLeaky(r algorithm.Rate) bucketDecider { return &algorithm.LeakyBucket{Rate: r} }
+
+func (k *bucketKey) decide(now int64, req algorithm.Request) (r result) {
+	k.bucket, r.Outcome = k.decider(k.Rate).Decide(k.bucket, now, req)
+	r.Balance = k.Balance(max(k.bucket.Full-now, 0))
 	return r
 }
 
-func (k *tokenKey) change(l limit) { k.limit = algorithm.TokenBucket{Rate: l.rate} }
-
-func (k *tokenKey) fork() key { copied := *k; return &copied }
-
-func (k *tokenKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
-
-func (k *tokenKey) valid(now int64) bool {
-	b := k.bucket
-	return b == algorithm.Bucket{} || b.Full > now && b.Full-now <= k.limit.MaxDebt()
-}
-
-type leakyKey struct {
-	limit  algorithm.LeakyBucket
-	bucket algorithm.Bucket
-}
-
-func (k *leakyKey) decide(now int64, req algorithm.Request) result {
-	after, v := k.limit.Decide(k.bucket, now, req)
-	k.bucket = after
-	return result{v, k.limit.Balance(max(k.bucket.Full-now, 0))}
-}
-
-func (k *leakyKey) refundDue(now, units, due int64) (r result) {
-	k.bucket, r.Outcome = k.limit.RefundDue(k.bucket, now, units, due)
-	r.Balance = k.limit.Balance(max(k.bucket.Full-now, 0))
+func (k *bucketKey) refundDue(now, units, due int64) (r result) {
+	k.bucket, r.Outcome = k.RefundDue(k.bucket, now, units, due)
+	r.Balance = k.Balance(max(k.bucket.Full-now, 0))
 	return r
 }
 
-func (k *leakyKey) change(l limit) { k.limit = algorithm.LeakyBucket{Rate: l.rate} }
+func (k *bucketKey) change(l limit) { k.Rate = l.rate }
 
-func (k *leakyKey) fork() key { copied := *k; return &copied }
+func (k *bucketKey) fork() key { copied := *k; return &copied }
 
-func (k *leakyKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
+func (k *bucketKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
-func (k *leakyKey) valid(now int64) bool {
+func (k *bucketKey) valid(now int64) bool {
 	b := k.bucket
-	return b == algorithm.Bucket{} || b.Full > now && b.Full-now <= k.limit.MaxDebt()
+	return b == algorithm.Bucket{} || b.Full > now && b.Full-now <= k.MaxDebt()
 }
 
 // A bucketLedger is a bucket of tokens, with fractions. It stores how many are missing;

@@ -20,8 +20,9 @@ func spendOneMatchesDecide(t *rapid.T) {
 	tr := newTrace(t, tokenBucket)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		tr.decide(req)
-		k := *tr.key.(*tokenKey)
-		after, ok := k.limit.SpendOne(k.bucket.Full, tr.now)
+		k := *tr.key.(*bucketKey)
+		limit := algorithm.TokenBucket{Rate: k.Rate}
+		after, ok := limit.SpendOne(k.bucket.Full, tr.now)
 		a := k.decide(tr.now, algorithm.Request{Cost: 1})
 		if ok != a.Allowed || ok && k.bucket != (algorithm.Bucket{Full: after}) {
 			t.Fatalf("%v at %d: SpendOne gives %d, %v; Decide gives %+v, %+v", tr.limit, tr.now, after, ok, k.bucket, a)
@@ -139,12 +140,7 @@ func denialLeavesSameFuture(t *rapid.T, k kind) {
 }
 
 // endOf returns when a bucket is full.
-func endOf(k key) int64 {
-	if k, ok := k.(*tokenKey); ok {
-		return k.bucket.Full
-	}
-	return k.(*leakyKey).bucket.Full
-}
+func endOf(k key) int64 { return k.(*bucketKey).bucket.Full }
 
 // A peek changes nothing either: the next decision is the same as without it.
 func TestDecidePeekChangesNothing(t *testing.T) { checkKinds(t, everyKind(), peekChangesNothing) }

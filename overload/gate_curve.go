@@ -39,6 +39,7 @@ const (
 	curveCalls     = 64 // that count, of each state
 	curvePause     = 20 * curveEvery
 	fewWorkers     = 8
+	roomPerWorker  = 10
 	clearOverload  = 1.3
 	clearEvidence  = 5  // of few workers: logarithm of a likelihood ratio, and more if calls vary much
 	clearlyFewer   = 2  // the same, against more than few workers
@@ -75,6 +76,7 @@ func (g *Gate) checkCurve(now int64) {
 	c.dueAt.Store(now + curveEvery)
 	if c.slower.evidence == 0 {
 		c.few, c.took = c.fewWorkers(control.spread)
+		control.finder.room = g.roomFor(c.few, now)
 	}
 	s := c.collectStates(now, float64(g.meter.hung.Load()))
 	c.collectArrivals(now, g.word.Load())
@@ -88,6 +90,16 @@ func (g *Gate) checkCurve(now int64) {
 	if c.trial == nil && now-c.jumpedAt <= jumpTime {
 		g.meetCrowd(now)
 	}
+}
+
+// roomFor is how many calls few workers have room for while the gate is not full. One behind more of them would take
+// more than ten times as long as alone, and a critical one could not go first. Where calls share a processor, short
+// ones do not wait for long ones, and there is no bound.
+func (g *Gate) roomFor(workers float64, now int64) float64 {
+	if math.IsInf(g.curve.took, 1) || g.delay.mayCompute(now) {
+		return math.Inf(1)
+	}
+	return roomPerWorker * workers
 }
 
 // noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full. If they end at

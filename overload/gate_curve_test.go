@@ -3,6 +3,7 @@
 package overload
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -76,6 +77,25 @@ func TestDepartureCurvePauses(t *testing.T) {
 	c.changed(resumed+1000, 1, 1)
 	if got := c.states[1].Load(); got != oneSample+1000 {
 		t.Errorf("after the pause: got %d, want one call and 1000 ns", got)
+	}
+}
+
+// Few workers have room for few calls, unless these share a processor.
+func TestGateHasRoomForTenCallsForEachWorker(t *testing.T) {
+	g, now := NewGate(nil), 2*computeTime
+	for _, c := range []struct {
+		took     float64
+		waitedAt int64
+		want     float64
+	}{
+		{mean, now - computeTime, 2 * roomPerWorker},
+		{mean, now - computeTime + 1, math.Inf(1)},
+		{math.Inf(1), 0, math.Inf(1)},
+	} {
+		g.curve.took, g.delay.waitedAt = c.took, c.waitedAt
+		if got := g.roomFor(2, now); got != c.want {
+			t.Errorf("%+v: got %g", c, got)
+		}
 	}
 }
 

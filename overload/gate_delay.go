@@ -15,7 +15,10 @@ type delayMeter struct {
 	dueAt atomic.Int64
 	yield func(done func()) // calls done from a goroutine that has waited for its turn in the run queue
 	procs func() int
-	mean  int64 // of the last waits; the mutex of the limitControl guards it
+
+	// The mutex of the limitControl guards the rest.
+	mean     int64 // of the last waits
+	waitedAt int64 // when calls last waited for a processor
 }
 
 const (
@@ -24,6 +27,9 @@ const (
 	longDelay = 2*timeSlice + timeSlice/2
 
 	delayEvery = int64(20 * time.Millisecond)
+
+	// Calls that compute need not wait for a processor all the time.
+	computeTime = int64(10 * time.Second)
 
 	// burstCalls may wait for a processor while none is refused. At 0.8 of the capacity, so many are there
 	// in one of a thousand moments.
@@ -62,7 +68,7 @@ func (g *Gate) checkDelay(now, delay int64) {
 	defer c.mu.Unlock()
 	procs := int64(g.delay.procs())
 	calls := int64(inFlight(g.word.Load())) - m.hung.Load()
-	c.finder.least = g.delay.leastCalls(delay, m.mean.Load())
+	c.finder.least = g.delay.leastCalls(now, delay, m.mean.Load())
 	if m.refused.Load() == 0 && calls < burstCalls+procs {
 		delay = 0
 	}
@@ -85,10 +91,14 @@ func (g *Gate) isDelayed(calls, delay, procs int64) bool {
 
 // leastCalls is the lowest limit for probes: as many calls as processors where calls compute, which shows by
 // their wait for one.
-func (d *delayMeter) leastCalls(delay, latency int64) float64 {
+func (d *delayMeter) leastCalls(now, delay, latency int64) float64 {
 	d.mean += (delay - d.mean) / 16
 	if 8*d.mean < latency {
 		return 1
 	}
+	d.waitedAt = now
 	return float64(d.procs())
 }
+
+// mayCompute reports whether calls have waited for a processor lately, or that is not known yet.
+func (d *delayMeter) mayCompute(now int64) bool { return d != nil && now-d.waitedAt < computeTime }

@@ -329,7 +329,7 @@ func TestGateFiguresElsewhere(t *testing.T) {
 // share the processor, and those that arrive wait for a time slice of each before the gate sees them.
 func TestGateStartsUnderOverloadOnBusyProcessor(t *testing.T) {
 	for _, c := range []struct{ times, work, least, adds float64 }{
-		{1.2, mean, 0.8, 0.2},
+		{1.2, mean, 0.8, 0.05},
 		{2, 3 * mean, 0.94, 0.05},
 		{10, 3 * mean, 0.94, 0.05},
 	} {

@@ -17,6 +17,7 @@ import "math"
 // of which was alone.
 type limitFinder struct {
 	limit, most, least float64
+	room               float64 // most calls in flight that a gate which is not full admits
 
 	base    float64 // logarithm of the latency without queueing
 	baseVar float64 // and its variance; infinite if it is unknown
@@ -80,7 +81,7 @@ const (
 )
 
 func newLimitFinder(limit, most float64) limitFinder {
-	return limitFinder{limit: limit, most: most, least: 1, baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
+	return limitFinder{limit: limit, most: most, least: 1, room: math.Inf(1), baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
 }
 
 func (f *limitFinder) update(m measurement) {
@@ -149,7 +150,7 @@ func (f *limitFinder) relax(m measurement) {
 	if m.took > f.base+mayQueue { // let calls not be more
 		room = min(room, f.limit)
 	}
-	f.limit += 0.2 * (room - f.limit)
+	f.limit = min(f.limit+0.2*(room-f.limit), f.room)
 	f.last = m
 }
 

@@ -96,18 +96,45 @@ func TestGateAtSmallServersServesNearlyWhatBestFixedLimitDoes(t *testing.T) {
 }
 
 // TestGateAtSmallServersRefusesHardlyAnyBelowCapacity allows more for lognormal work: with one worker and a deviation
-// of 1.3, calls wait for 5.4 times their work in the mean.
+// of 1.3, calls wait for 5.4 times their work in the mean. One worker has ten calls or more in flight for a tenth of the
+// time; those that are refused then would take more than ten times their work.
 func TestGateAtSmallServersRefusesHardlyAnyBelowCapacity(t *testing.T) {
 	for _, s := range scenariosOf("0.8×", "0.8×, shared processors", "two gates, 0.7×") {
 		for _, workers := range []int{1, 2, 4} {
 			for name, work := range heldOutWork {
 				most := 0.01
 				if name == "lognormal" {
-					most = 0.02
+					most = 0.03
+				}
+				if workers == 1 {
+					most = 0.04
 				}
 				refused := runScenario(s, workers, work, GateOptions{}).refused
 				check(t, fmt.Sprintf("%d workers, %s, %s: share refused", workers, s.Name, name), refused, 0, most)
 			}
+		}
+	}
+}
+
+// TestGateHasNoLongLineNearCapacity has loads at which a server of few workers is hardly overloaded, or not yet. A gate
+// that has room for all that come serves 0.70, 0.76 and 0.84 at one worker, because the rest is late, and loses 0.17 of
+// the critical calls.
+func TestGateHasNoLongLineNearCapacity(t *testing.T) {
+	for name, least := range map[string][3]float64{ // for one, two and four workers
+		"0.9×":                   {0.75, 0.83, 0.87},
+		"1.1×":                   {0.83, 0.91, 0.92},
+		"ramp from 0.5× to 4×":   {0.87, 0.91, 0.91},
+		"a fifth critical, 0.9×": {0.73, 0.83, 0.87},
+	} {
+		for i, workers := range []int{1, 2, 4} {
+			var mean scenarioResult
+			for _, work := range heldOutWork {
+				r := runScenario(scenariosOf(name)[0], workers, work, GateOptions{})
+				mean.good += r.good / float64(len(heldOutWork))
+				mean.criticalLost += r.criticalLost / float64(len(heldOutWork))
+			}
+			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, name), mean.good, least[i], anything)
+			check(t, fmt.Sprintf("%d workers, %s: share of critical calls that is lost", workers, name), mean.criticalLost, 0, 0.12)
 		}
 	}
 }

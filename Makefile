@@ -45,12 +45,12 @@ RACY        = $(filter-out $(addprefix %/,$(SEQUENTIAL)),$(shell go list $(SLOW)
 # race detector allows. CI does so for all packages (make unit), the simulation included.
 PURE = $(filter-out %/internal/simulation,$(shell go list ./internal/... $(addprefix ./,$(SEQUENTIAL))))
 
-# Some tests of these compute for long in one goroutine, ten times as long with the race detector.
-# It leaves them out (//go:build !race), and they run here.
-COMPUTING := ./overload ./rules
+# Some tests of these compute for long in one goroutine, or start hundreds of processes, and take up to
+# ten times as long with the race detector. It leaves them out (//go:build !race), and they run here.
+COMPUTING := ./cmd/penstock ./overload ./rules
 
 # These start first, because nothing else is left to run beside the last one.
-SLOW := ./redisstore ./faults ./server ./cmd/penstock . ./server/respapi ./internal/simulation ./rules
+SLOW := ./redisstore ./faults ./server . ./server/respapi ./internal/simulation ./rules
 
 .PHONY: help
 help: ## Show this help
@@ -67,7 +67,7 @@ test: setup format-check ## Run the tests of the main module, race detector on w
 	@mkdir -p .bin && rm -f $(SUMMARY)
 	@$(RACE_TEST) $(MAIN_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
 	@$(GO_TEST) $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"
-	@$(GO_TEST) $(MAIN_FLAGS) -short -json $(COMPUTING) | $(REPORT) -title "packages that simulate and parse at length, without the race detector"
+	@$(GO_TEST) $(MAIN_FLAGS) -short -json $(COMPUTING) | $(REPORT) -title "simulations, parsers and scripts of the command, without the race detector"
 	@echo; echo "make test:"; cat $(SUMMARY)
 
 .PHONY: build

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -108,9 +109,11 @@ func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisst
 }
 
 // mustOpen opens a store that the test closes. With a short timeout, Open fails if the
-// server is silent for a second, as it may be on a busy machine, so it is repeated.
+// server is silent for a second, as it may be on a busy machine, so it is repeated. A connection
+// has a place for each of MaxCalls, which take the race detector long to make.
 func mustOpen(t testing.TB, url string, o redisstore.Options) (store *redisstore.Store) {
 	t.Helper()
+	o.MaxCalls = cmp.Or(o.MaxCalls, 512)
 	waitFor(t, "the store opens", func() (ok bool) {
 		var err error
 		if store, err = redisstore.Open(context.Background(), url, &o); err != nil && !errors.Is(err, penstock.ErrUnavailable) {

@@ -203,7 +203,7 @@ func TestCacheDoesNotKeepLongKeys(t *testing.T) {
 	c := newCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
 		asked[key[len(key)-1]]++
 		return penstock.PerMinute(int64(key[len(key)-1]) + 1), nil
-	}, nil)
+	}, &limitercache.Options{MaxAge: time.Hour})
 	key := func(i int) string { return strings.Repeat("k", size-1) + string(rune(i)) }
 	before := liveBytes()
 	for range 2 {

@@ -304,7 +304,7 @@ func (c *checker) roundTrip(calls []Call) {
 // checkClock compares the clocks, and measures round trips.
 func (c *checker) checkClock() {
 	var trips [11]time.Duration
-	var ahead time.Duration
+	var ahead time.Duration // by the shortest trip, which tells most about it
 	for i := range trips {
 		begin := time.Now()
 		call := c.eval(timeScript)
@@ -316,7 +316,9 @@ func (c *checker) checkClock() {
 			return
 		}
 		trips[i] = time.Since(begin)
-		ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trips[i] / 2))
+		if trips[i] == slices.Min(trips[:i+1]) {
+			ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trips[i] / 2))
+		}
 	}
 	slices.Sort(trips[:])
 	state, advice := Works, ""

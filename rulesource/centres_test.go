@@ -132,8 +132,8 @@ func TestHTTP(t *testing.T) {
 // the client API of version 3. Nacos itself does not run in these tests.
 type nacosCentre struct {
 	published
-	v3     bool
-	logins int
+	v3            bool
+	logins, ended int // the last tokens that were given, and that are valid no longer
 }
 
 func (c *nacosCentre) url() string {
@@ -151,9 +151,10 @@ func (c *nacosCentre) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.mu.Lock()
-	want := "token" + strconv.Itoa(c.logins)
+	token, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Query().Get("accessToken"), "token"))
+	valid := token > c.ended && token <= c.logins
 	c.mu.Unlock()
-	if r.URL.Query().Get("accessToken") != want {
+	if !valid {
 		w.WriteHeader(http.StatusForbidden)
 		return
 	}
@@ -181,7 +182,15 @@ func (c *nacosCentre) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// login gives a new token, which ends the one before.
+// set also ends all tokens.
+func (c *nacosCentre) set(t *testing.T, text string) {
+	c.mu.Lock()
+	c.ended = c.logins
+	c.mu.Unlock()
+	c.published.set(t, text)
+}
+
+// login gives a new token.
 func (c *nacosCentre) login(w http.ResponseWriter, r *http.Request) {
 	if r.FormValue("username")+":"+r.FormValue("password") != c.credentials() {
 		w.WriteHeader(http.StatusForbidden)

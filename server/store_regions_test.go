@@ -111,7 +111,7 @@ func TestRegionsShareHitsAndCandidates(t *testing.T) {
 		metric string // of both regions
 		want   int    // at most 100 and at least
 	}{
-		{"compat: envoy\ndescriptors: [{key: tenant, rate_limit: {unit: day, requests_per_unit: 100}, global: {pool: 20%}}]", "", 80},
+		{"compat: envoy\ndescriptors: [{key: tenant, rate_limit: {unit: year, requests_per_unit: 100}, global: {pool: 20%}}]", "", 80},
 		{
 			"descriptors: [{key: tenant, limit: 900/1d fixed-window, candidate: 100/1d fixed-window, global: {pool: 20%}}]",
 			`penstock_candidate_requests_total{candidate="allowed",limit="allowed",rule="api/tenant"}`, 80,

@@ -71,7 +71,7 @@ func TestClientSplitsLongLists(t *testing.T) {
 	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
 	rs := make([]penstock.Request, 150)
 	for i := range rs {
-		rs[i] = penstock.Request{Key: "one", Limit: penstock.PerHour(1000), Cost: 1}
+		rs[i] = penstock.Request{Key: "one", Limit: penstock.Per(1000, 24*365*time.Hour), Cost: 1}
 	}
 	ds := make([]penstock.Decision, len(rs))
 	if err := c.TakeEach(t.Context(), rs, ds); err != nil {
@@ -97,7 +97,7 @@ func TestClientSplitsListsOfLongKeys(t *testing.T) {
 	for _, key := range []string{strings.Repeat("k", 4096), strings.Repeat("<", 4096), strings.Repeat("\xff", 4096)} {
 		rs := make([]penstock.Request, 40)
 		for i := range rs {
-			rs[i] = penstock.Request{Key: key, Limit: penstock.PerHour(1000), Cost: 1}
+			rs[i] = penstock.Request{Key: key, Limit: penstock.Per(1000, 24*365*time.Hour), Cost: 1}
 		}
 		ds := make([]penstock.Decision, len(rs))
 		if err := c.TakeEach(t.Context(), rs, ds); err != nil {
@@ -161,7 +161,7 @@ func TestClientChargesNothingOfAListThatItCannotSend(t *testing.T) {
 	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
 	rs := make([]penstock.Request, 100)
 	for i := range rs {
-		rs[i] = penstock.Request{Key: "one", Limit: penstock.PerHour(1000), Cost: 1}
+		rs[i] = penstock.Request{Key: "one", Limit: penstock.Per(1000, 24*365*time.Hour), Cost: 1}
 	}
 	rs[99].ID = "\xff"
 	var about *penstock.RequestError

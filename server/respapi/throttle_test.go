@@ -100,7 +100,7 @@ func TestThrottleCountsDecisions(t *testing.T) {
 
 func TestThrottleShadowNeverDenies(t *testing.T) {
 	for name, store := range map[string]penstock.Store{
-		"memory": penstock.NewMemory(nil), "batched store": &countingStore{Store: penstock.NewMemory(nil)},
+		"memory": newFakeClock().memory(), "batched store": &countingStore{Store: newFakeClock().memory()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, store, nil, &engine.Options{Shadow: true}, nil)

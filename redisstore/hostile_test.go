@@ -173,7 +173,7 @@ func isConnError(err error) bool {
 			return true
 		}
 	}
-	return strings.Contains(err.Error(), "did not answer the last handshake")
+	return strings.Contains(err.Error(), "did not answer the last handshake") || strings.Contains(err.Error(), "the server has closed the connection")
 }
 
 func configSet(name, value string) func(t *testing.T, server *redistest.Server) {

@@ -182,6 +182,8 @@ func (g *Gate) endCohort(now int64) {
 		peak:     float64(m.peak.Load() - m.hung.Load()),
 		full:     5*(refused+float64(m.waited.Load())) >= refused+float64(c.begun),
 		seconds:  float64(now-began) / 1e9,
+
+		fewWorkers: g.curve.hintsAtFew(),
 	})
 	g.publish()
 }

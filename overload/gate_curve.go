@@ -41,8 +41,9 @@ const (
 	fewWorkers     = 8
 	roomPerWorker  = 10
 	clearOverload  = 1.3
-	clearEvidence  = 5  // of few workers: logarithm of a likelihood ratio, and more if calls vary much
-	clearlyFewer   = 2  // the same, against more than few workers
+	clearEvidence  = 5 // of few workers: logarithm of a likelihood ratio, and more if calls vary much
+	clearlyFewer   = 2 // the same, against more than few workers
+	hintOfFew      = 0.5
 	clearJump      = 10 // of the calls that arrive
 	recentArrivals = 30
 	usualArrivals  = 200
@@ -263,6 +264,12 @@ func (c *departureCurve) fewWorkers(spread float64) (workers, took float64) {
 		took = math.Inf(1)
 	}
 	return workers, took
+}
+
+// hintsAtFew reports whether few workers explain better how fast calls end.
+func (c *departureCurve) hintsAtFew() bool {
+	_, _, evidence := c.workers()
+	return evidence > hintOfFew
 }
 
 // workers returns the likeliest number of workers, what a call takes, and by how much they are likelier than more

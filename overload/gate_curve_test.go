@@ -3,6 +3,7 @@
 package overload
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -63,6 +64,22 @@ func TestGateThatStartsInOverloadLetsNoLongQueueIn(t *testing.T) {
 func TestGateThatStartsInOverloadTakesManyWorkersForMany(t *testing.T) {
 	if worst := startsInOverload(100, 5, 1e9)[5]; worst < 0.75 {
 		t.Errorf("served %.3f of the capacity in one of twenty runs", worst)
+	}
+}
+
+// A large server that has just started is below its capacity, and the gate soon finds that out. A limit that grows by a
+// few calls at a time refuses 0.33 to 0.71 of the calls of 100 and 300 workers for five seconds.
+func TestGateOfLargeServerRefusesLittleAtStart(t *testing.T) {
+	for workers, most := range map[int]float64{20: 0.005, 50: 0.06, 100: 0.1, 300: 0.17} {
+		for _, load := range []float64{0.5, 0.8} {
+			refused := 0.0
+			for seed := range uint64(6) {
+				r := newSimRun(seed, GateOptions{}, pool(workers), workload{rate: simserver.Steady(load * float64(workers) * 20), work: simserver.Exponential(50e6)})
+				r.run(5e9)
+				refused += r.summary(0, 5e9, nil).refusedShare / 6
+			}
+			check(t, fmt.Sprintf("%d workers, %g of the capacity: share refused in five seconds", workers, load), refused, 0, most)
+		}
 	}
 }
 

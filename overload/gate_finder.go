@@ -23,6 +23,8 @@ type limitFinder struct {
 	baseVar float64 // and its variance; infinite if it is unknown
 	baseAt  float64 // the calls in flight when it was measured
 
+	starting bool // see start
+
 	last   measurement // the cohort before, or the end of the probe before
 	eased  bool        // see ease
 	waited bool        // whether a probe has waited for latency to rise no further
@@ -50,6 +52,7 @@ type measurement struct {
 	inFlight       float64
 	peak           float64
 	full           bool // a call had to wait or was refused
+	fewWorkers     bool // departures hint at it
 	seconds        float64
 }
 
@@ -81,7 +84,7 @@ const (
 )
 
 func newLimitFinder(limit, most float64) limitFinder {
-	return limitFinder{limit: limit, most: most, least: 1, room: math.Inf(1), baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
+	return limitFinder{limit: limit, most: most, least: 1, room: math.Inf(1), starting: true, baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
 }
 
 func (f *limitFinder) update(m measurement) {
@@ -93,6 +96,7 @@ func (f *limitFinder) update(m measurement) {
 	switch {
 	case f.probing:
 		f.endProbe(m)
+	case f.starting && f.start(m):
 	case m.full:
 		f.steer(m)
 	default:
@@ -132,6 +136,25 @@ func (f *limitFinder) learn(m measurement) {
 	f.base += gain * (m.took - f.base)
 	f.baseVar = max(f.baseVar*(1-gain), minBaseVar)
 	f.baseAt += gain * min(m.inFlight-f.baseAt, 0) // or else base would rise with the load
+}
+
+// start is for a gate that has been full since it was made, and reports whether it has set the limit. It doubles the
+// limit for as long as calls do not queue: a large server would refuse most calls for seconds if the limit grew as it does
+// later.
+func (f *limitFinder) start(m measurement) bool {
+	e, _ := elasticity(m, f.last)
+	queues := m.fewWorkers || m.inFlight > 1.5*f.last.inFlight && e < minElastic
+	switch hasDoubled := f.last.variance > 0; {
+	case hasDoubled && queues:
+		f.limit, f.starting = f.limit/2, false
+	case m.full && !queues:
+		f.limit *= 2
+		f.last = m
+	default:
+		f.starting = false
+		return false
+	}
+	return true
 }
 
 // relax is for a gate that was not full. The limit moves to a multiple of what is
@@ -241,7 +264,7 @@ func (f *limitFinder) step(m measurement) {
 // halve is for calls that wait for a processor.
 func (f *limitFinder) halve(least float64) {
 	f.limit = max(f.limit/2, least)
-	f.growth, f.probing = 0, false
+	f.growth, f.probing, f.starting = 0, false, false
 }
 
 // jump lowers the limit to what a number of workers needs, and reports whether it was far beyond.
@@ -250,7 +273,7 @@ func (f *limitFinder) jump(workers float64) bool {
 	if f.limit < 1.5*limit {
 		return false
 	}
-	f.limit, f.growth, f.probing = limit, 0, false
+	f.limit, f.growth, f.probing, f.starting = limit, 0, false, false
 	return true
 }
 

@@ -169,3 +169,30 @@ func TestMeasurementsAreCombinedByVariance(t *testing.T) {
 		t.Errorf("in flight %g, variance %g, want 12.5 and 0.0075", m.inFlight, m.variance)
 	}
 }
+
+// A process that has just started doubles its limit until calls queue or the gate is not full.
+func TestLimitFinderDoublesLimitAtStart(t *testing.T) {
+	cohort := func(inFlight, milliseconds float64) measurement {
+		return measurement{took: math.Log(milliseconds * 1e6), variance: 0.005, calls: 100, inFlight: inFlight, peak: inFlight, full: true, seconds: 0.2}
+	}
+	roomy, few := cohort(70, 50), cohort(40, 50)
+	roomy.full, few.fewWorkers = false, true
+	for name, c := range map[string]struct {
+		cohorts []measurement
+		want    float64
+	}{
+		"calls do not queue":      {[]measurement{cohort(20, 50), cohort(40, 52), cohort(80, 47)}, 160},
+		"calls queue":             {[]measurement{cohort(20, 50), cohort(40, 100)}, 20},
+		"more workers than that":  {[]measurement{cohort(20, 50), cohort(40, 50), cohort(80, 80)}, 40},
+		"departures hint at few":  {[]measurement{cohort(20, 50), few}, 20},
+		"no more calls than that": {[]measurement{cohort(20, 50), cohort(40, 50), roomy}, 80 + 0.2*(4*70+4-80)},
+	} {
+		f := newLimitFinder(20, 1000)
+		for _, m := range c.cohorts {
+			f.update(m)
+		}
+		if math.Abs(f.limit-c.want) > 0.01 {
+			t.Errorf("%s: got a limit of %g, want %g", name, f.limit, c.want)
+		}
+	}
+}

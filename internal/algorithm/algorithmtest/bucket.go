@@ -10,13 +10,13 @@ import (
 var (
 	tokenBucket = newKind("token-bucket", row{
 		bucket: true, debt: true,
-		newKey:    func() key { return &bucketKey{decider: decidesToken} },
+		newKey:    func() key { return &bucketKey{} },
 		newLedger: func(l limit) ledger { return &bucketLedger{rate: l.rate, missing: new(big.Rat)} },
 		refill:    refillRate,
 	})
 	leakyBucket = newKind("leaky-bucket", row{
 		bucket: true, debt: true,
-		newKey:    func() key { return &bucketKey{decider: decidesLeaky} },
+		newKey:    func() key { return &bucketKey{leaky: true} },
 		newLedger: func(l limit) ledger { return &queueLedger{bucketLedger{rate: l.rate, missing: new(big.Rat)}} },
 		refill:    refillRate,
 	})
@@ -27,20 +27,23 @@ func refillRate(l limit, _ int64) int64 { return wholeTicks(whole(l.rate.MaxDebt
 // A bucketKey is a key of a token or a leaky bucket, which differ in what they decide only.
 type bucketKey struct {
 	algorithm.Rate
-	decider func(r algorithm.Rate) bucketDecider
-	bucket  algorithm.Bucket
+	leaky  bool // no function, which no other would equal: models compare states
+	bucket algorithm.Bucket
+}
+
+func (k *bucketKey) decider() bucketDecider {
+	if k.leaky {
+		return &algorithm.LeakyBucket{Rate: k.Rate}
+	}
+	return &algorithm.TokenBucket{Rate: k.Rate}
 }
 
 type bucketDecider interface {
 	Decide(b algorithm.Bucket, now int64, req algorithm.Request) (algorithm.Bucket, algorithm.Outcome)
 }
 
-func decidesToken(r algorithm.Rate) bucketDecider { return &algorithm.TokenBucket{Rate: r} }
-
-func decidesLeaky(r algorithm.Rate) bucketDecider { return &algorithm.LeakyBucket{Rate: r} }
-
 func (k *bucketKey) decide(now int64, req algorithm.Request) (r result) {
-	k.bucket, r.Outcome = k.decider(k.Rate).Decide(k.bucket, now, req)
+	k.bucket, r.Outcome = k.decider().Decide(k.bucket, now, req)
 	r.Balance = k.Balance(max(k.bucket.Full-now, 0))
 	return r
 }

@@ -183,7 +183,7 @@ func (g *Gate) endCohort(now int64) {
 		full:     5*(refused+float64(m.waited.Load())) >= refused+float64(c.begun),
 		seconds:  float64(now-began) / 1e9,
 
-		fewWorkers: g.curve.hintsAtFew(),
+		hintsAtFew: g.curve.hintsAtFew(),
 	})
 	g.publish()
 }

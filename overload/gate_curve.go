@@ -41,10 +41,10 @@ const (
 	fewWorkers     = 8
 	roomPerWorker  = 10
 	clearOverload  = 1.3
-	clearEvidence  = 5 // of few workers: logarithm of a likelihood ratio, and more if calls vary much
-	clearlyFewer   = 2 // the same, against more than few workers
-	hintOfFew      = 0.5
-	clearJump      = 10 // of the calls that arrive
+	clearEvidence  = 5   // of few workers: logarithm of a likelihood ratio, and more if calls vary much
+	clearlyFewer   = 2   // the same, against more than few workers
+	hintOfFew      = 0.5 // the same, enough not to double the limit at the start
+	clearJump      = 10  // of the calls that arrive
 	recentArrivals = 30
 	usualArrivals  = 200
 	jumpTime       = int64(2 * time.Second) // later, calls may end slowly for another reason
@@ -93,7 +93,7 @@ func (g *Gate) checkCurve(now int64) {
 	}
 }
 
-// roomFor is how many calls few workers have room for while the gate is not full. One behind more of them would take
+// roomFor is how many calls few workers have room for while the gate is not full. A call behind more calls would take
 // more than ten times as long as alone, and a critical one could not go first. Where calls share a processor, short
 // ones do not wait for long ones, and there is no bound.
 func (g *Gate) roomFor(workers float64, now int64) float64 {
@@ -266,7 +266,7 @@ func (c *departureCurve) fewWorkers(spread float64) (workers, took float64) {
 	return workers, took
 }
 
-// hintsAtFew reports whether few workers explain better how fast calls end.
+// hintsAtFew reports whether few workers explain how fast calls end better than workers for all of them do.
 func (c *departureCurve) hintsAtFew() bool {
 	_, _, evidence := c.workers()
 	return evidence > hintOfFew

@@ -100,5 +100,6 @@ func (d *delayMeter) leastCalls(now, delay, latency int64) float64 {
 	return float64(d.procs())
 }
 
-// mayCompute reports whether calls have waited for a processor lately, or that is not known yet.
+// mayCompute reports whether calls have waited for a processor lately, or the gate is too young to say. Without a meter
+// that is not known, and they are taken to wait for something else.
 func (d *delayMeter) mayCompute(now int64) bool { return d != nil && now-d.waitedAt < computeTime }

@@ -24,6 +24,7 @@ type limitFinder struct {
 	baseAt  float64 // the calls in flight when it was measured
 
 	starting bool // see start
+	doubled  bool // the limit, after the last cohort
 
 	last   measurement // the cohort before, or the end of the probe before
 	eased  bool        // see ease
@@ -38,7 +39,7 @@ type limitFinder struct {
 	origin     measurement // before the probe
 	rising     bool        // whether latency was still rising then
 	ref        measurement // before the last step of the probe
-	resume     float64     // limit before the probe
+	resume     float64     // limit before the probe, or before it was doubled
 	low        measurement // the cohorts of the probe
 	cohorts    int         // how many they are
 }
@@ -52,7 +53,7 @@ type measurement struct {
 	inFlight       float64
 	peak           float64
 	full           bool // a call had to wait or was refused
-	fewWorkers     bool // departures hint at it
+	hintsAtFew     bool // workers
 	seconds        float64
 }
 
@@ -138,23 +139,23 @@ func (f *limitFinder) learn(m measurement) {
 	f.baseAt += gain * min(m.inFlight-f.baseAt, 0) // or else base would rise with the load
 }
 
-// start is for a gate that has been full since it was made, and reports whether it has set the limit. It doubles the
-// limit for as long as calls do not queue: a large server would refuse most calls for seconds if the limit grew as it does
-// later.
+// start is for a gate of which it is not known yet that calls queue, and reports whether it has set the limit. While the
+// gate is full, it doubles the limit: a large server would refuse most calls for seconds if the limit grew as it does later.
 func (f *limitFinder) start(m measurement) bool {
-	e, _ := elasticity(m, f.last)
-	queues := m.fewWorkers || m.inFlight > 1.5*f.last.inFlight && e < minElastic
-	switch hasDoubled := f.last.variance > 0; {
-	case hasDoubled && queues:
-		f.limit, f.starting = f.limit/2, false
-	case m.full && !queues:
-		f.limit *= 2
-		f.last = m
-	default:
-		f.starting = false
-		return false
+	e, sigma := elasticity(m, f.last)
+	queues := m.hintsAtFew && (m.full || f.doubled) ||
+		m.took > f.base+mayQueue && f.deviations(m) > 2 ||
+		m.inFlight > 1.5*f.last.inFlight && e+sigma < minElastic
+	undo := queues && f.doubled
+	f.starting = !queues && f.limit < f.most
+	f.doubled = f.starting && m.full
+	switch {
+	case f.doubled:
+		f.resume, f.limit, f.last = f.limit, 2*f.limit, m
+	case undo:
+		f.limit = f.resume
 	}
-	return true
+	return f.doubled || undo
 }
 
 // relax is for a gate that was not full. The limit moves to a multiple of what is
@@ -290,7 +291,7 @@ func (f *limitFinder) endEarly() bool {
 // workers need; if not, it may be raised further.
 func (f *limitFinder) conclude(t *trial, c conclusion, usual, spread float64) {
 	rate := t.before.rate()
-	f.limit, f.fullFor, f.last = t.from, 0, measurement{}
+	f.limit, f.fullFor, f.last, f.starting = t.from, 0, measurement{}, false
 	base := measurement{took: math.Log(t.from / rate), variance: max(spread, 1) / trialCalls, inFlight: t.from}
 	switch c {
 	case callsQueue:

@@ -175,24 +175,41 @@ func TestLimitFinderDoublesLimitAtStart(t *testing.T) {
 	cohort := func(inFlight, milliseconds float64) measurement {
 		return measurement{took: math.Log(milliseconds * 1e6), variance: 0.005, calls: 100, inFlight: inFlight, peak: inFlight, full: true, seconds: 0.2}
 	}
-	roomy, few := cohort(70, 50), cohort(40, 50)
-	roomy.full, few.fewWorkers = false, true
+	roomy, few, idle := cohort(70, 50), cohort(40, 50), cohort(2, 50)
+	roomy.full, few.hintsAtFew, idle.full = false, true, false
 	for name, c := range map[string]struct {
+		most    float64
 		cohorts []measurement
 		want    float64
 	}{
-		"calls do not queue":      {[]measurement{cohort(20, 50), cohort(40, 52), cohort(80, 47)}, 160},
-		"calls queue":             {[]measurement{cohort(20, 50), cohort(40, 100)}, 20},
-		"more workers than that":  {[]measurement{cohort(20, 50), cohort(40, 50), cohort(80, 80)}, 40},
-		"departures hint at few":  {[]measurement{cohort(20, 50), few}, 20},
-		"no more calls than that": {[]measurement{cohort(20, 50), cohort(40, 50), roomy}, 80 + 0.2*(4*70+4-80)},
+		"calls do not queue":       {1000, []measurement{cohort(20, 50), cohort(40, 52), cohort(80, 47)}, 160},
+		"calls queue":              {1000, []measurement{cohort(20, 50), cohort(40, 100)}, 20},
+		"calls queue at the most":  {25, []measurement{cohort(20, 50), cohort(25, 80)}, 20},
+		"more workers than that":   {1000, []measurement{cohort(20, 50), cohort(40, 50), cohort(80, 90)}, 40},
+		"departures hint at few":   {1000, []measurement{cohort(20, 50), few}, 20},
+		"no more calls than that":  {1000, []measurement{cohort(20, 50), cohort(40, 50), roomy}, 80 + 0.2*(4*70+4-80)},
+		"few calls, and then many": {1000, []measurement{idle, cohort(20, 50), cohort(40, 50)}, 4 * (20 + 0.2*(4*2+4-20))},
 	} {
-		f := newLimitFinder(20, 1000)
+		f := newLimitFinder(20, c.most)
 		for _, m := range c.cohorts {
 			f.update(m)
 		}
 		if math.Abs(f.limit-c.want) > 0.01 {
 			t.Errorf("%s: got a limit of %g, want %g", name, f.limit, c.want)
 		}
+	}
+}
+
+// A gate that is full at the most from the start adapts when calls queue later.
+func TestLimitFinderAdaptsAfterStartAtMost(t *testing.T) {
+	f := newLimitFinder(20, 20)
+	for range 50 {
+		f.update(measured(50, 20, 0.005))
+	}
+	for range 50 {
+		f.update(measured(200*f.limit/20, f.limit, 0.005)) // a quarter of the workers is left
+	}
+	if f.limit > 12 {
+		t.Errorf("got a limit of %g, want about what five workers need", f.limit)
 	}
 }

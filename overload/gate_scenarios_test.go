@@ -97,7 +97,7 @@ func TestGateAtSmallServersServesNearlyWhatBestFixedLimitDoes(t *testing.T) {
 
 // TestGateAtSmallServersRefusesHardlyAnyBelowCapacity allows more for lognormal work: with one worker and a deviation
 // of 1.3, calls wait for 5.4 times their work in the mean. One worker has ten calls or more in flight for a tenth of the
-// time; those that are refused then would take more than ten times their work.
+// time; those that are refused then would take more than ten times the mean work.
 func TestGateAtSmallServersRefusesHardlyAnyBelowCapacity(t *testing.T) {
 	for _, s := range scenariosOf("0.8×", "0.8×, shared processors", "two gates, 0.7×") {
 		for _, workers := range []int{1, 2, 4} {
@@ -106,7 +106,7 @@ func TestGateAtSmallServersRefusesHardlyAnyBelowCapacity(t *testing.T) {
 				if name == "lognormal" {
 					most = 0.03
 				}
-				if workers == 1 {
+				if workers == 1 && s.Gates == 1 {
 					most = 0.04
 				}
 				refused := runScenario(s, workers, work, GateOptions{}).refused
@@ -117,8 +117,8 @@ func TestGateAtSmallServersRefusesHardlyAnyBelowCapacity(t *testing.T) {
 }
 
 // TestGateHasNoLongLineNearCapacity has loads at which a server of few workers is hardly overloaded, or not yet. A gate
-// that has room for all that come serves 0.70, 0.76 and 0.84 at one worker, because the rest is late, and loses 0.17 of
-// the critical calls.
+// that has room for all that come serves 0.70 at 0.9×, 0.76 at 1.1× and 0.84 in the ramp at one worker, because the rest is
+// late, and loses 0.17 of the critical calls.
 func TestGateHasNoLongLineNearCapacity(t *testing.T) {
 	for name, least := range map[string][3]float64{ // for one, two and four workers
 		"0.9×":                   {0.75, 0.83, 0.87},
@@ -126,6 +126,7 @@ func TestGateHasNoLongLineNearCapacity(t *testing.T) {
 		"ramp from 0.5× to 4×":   {0.87, 0.91, 0.91},
 		"a fifth critical, 0.9×": {0.73, 0.83, 0.87},
 	} {
+		mostLost := [3]float64{0.12, 0.05, 0.02} // of critical calls, if there are any
 		for i, workers := range []int{1, 2, 4} {
 			var mean scenarioResult
 			for _, work := range heldOutWork {
@@ -134,7 +135,7 @@ func TestGateHasNoLongLineNearCapacity(t *testing.T) {
 				mean.criticalLost += r.criticalLost / float64(len(heldOutWork))
 			}
 			check(t, fmt.Sprintf("%d workers, %s: share of the capacity", workers, name), mean.good, least[i], anything)
-			check(t, fmt.Sprintf("%d workers, %s: share of critical calls that is lost", workers, name), mean.criticalLost, 0, 0.12)
+			check(t, fmt.Sprintf("%d workers, %s: share of critical calls that is lost", workers, name), mean.criticalLost, 0, mostLost[i])
 		}
 	}
 }

@@ -142,8 +142,8 @@ func (w *world) farthest() (most time.Duration) {
 	return most
 }
 
-// inBubble runs a simulation on one processor, so goroutines run in the order in which they are woken, but for the race
-// detector, which shuffles them.
+// inBubble runs a simulation on one processor, so goroutines run in the order in which they are woken, except
+// under the race detector, which shuffles those that are ready.
 func inBubble(t *testing.T, run func(t *testing.T)) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

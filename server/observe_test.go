@@ -158,7 +158,10 @@ func TestServersOnOneRedisAnswerForAll(t *testing.T) {
 	all[2].end()
 	awaitSlowly(all[0], "c is gone", func() bool { // or missing, if the board took too long to remove it
 		ds := observed[observe.Top](t, all[0], "/v1/top?scope=all").Daemons
-		return !slices.ContainsFunc(ds, func(d observe.Daemon) bool { return d.Name == "c" && !d.Missing })
+		listed := func(name string) bool {
+			return slices.ContainsFunc(ds, func(d observe.Daemon) bool { return d.Name == name && !d.Missing })
+		}
+		return listed("b") && !listed("c")
 	})
 }
 

@@ -72,7 +72,7 @@ func TestDocumentedCommandsRun(t *testing.T) {
 			return false
 		})
 		if testing.Short() && page != "README.md" && page != "docs/http.md" {
-			continue // a run without the race detector has them all
+			continue // make unit has them all
 		}
 		if len(pages[page]) > 0 {
 			script := "document '" + page + "'\n" // the whole script

@@ -31,7 +31,8 @@ import (
 //	until COMMAND...   repeats a shell command until it succeeds
 //
 // They start hundreds of processes, each of which takes four times as long with the race
-// detector. It has the daemon's goroutines in the tests of package server.
+// detector, which sees the daemon's goroutines in the tests of package server, and the
+// command's in TestDocumentedCommandsRun.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

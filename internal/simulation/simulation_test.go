@@ -42,14 +42,15 @@ func TestSimulation(t *testing.T) {
 }
 
 // The same seed leads to the same decisions, so a failure can be reproduced. Where a goroutine starts another and loses
-// the processor at once, that one may go first, so that a few pairs of runs are tried.
+// the processor at once, that one may go first: if two runs differ, three more must agree.
 func TestSimulationIsDeterministic(t *testing.T) {
 	first, second := simulate(t, 7, 10_000), simulate(t, 7, 10_000)
-	for range 3 {
-		if first.digest == second.digest {
-			break
+	if first.digest != second.digest {
+		t.Logf("two runs of one seed differ:\n%s\n%s", first, second)
+		first, second = simulate(t, 7, 10_000), simulate(t, 7, 10_000)
+		if third := simulate(t, 7, 10_000); third.digest != second.digest {
+			first = third
 		}
-		first, second = second, simulate(t, 7, 10_000)
 	}
 	if first.digest != second.digest {
 		t.Errorf("two runs of one seed differ:\n%s\n%s", first, second)

@@ -27,7 +27,7 @@ func refillRate(l limit, _ int64) int64 { return wholeTicks(whole(l.rate.MaxDebt
 // A bucketKey is a key of a token or a leaky bucket, which differ in what they decide only.
 type bucketKey struct {
 	algorithm.Rate
-	leaky  bool // no function, which no other would equal: models compare states
+	leaky  bool // not a func: models compare states, and funcs are never equal
 	bucket algorithm.Bucket
 }
 

@@ -114,7 +114,7 @@ func TestDeadlineLasts(t *testing.T) {
 	} {
 		d := (&Store{}).deadlineAfter(t.Context(), time.Now(), time.Hour)
 		d.timer.Stop()
-		d.queue, d.due = test.queue, time.Now().Add(-test.late)
+		d.queue, d.answers, d.due = test.queue, 0, time.Now().Add(-test.late)
 		d.latest = d.latest.Add(-time.Duration(test.age) * d.timeout)
 		if d.expire(); d.Err() == nil != test.lasts {
 			t.Errorf("%s: lasts %t, want %t", test.name, d.Err() == nil, test.lasts)

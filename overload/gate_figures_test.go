@@ -153,6 +153,26 @@ func TestGateFollowsLatencyWithoutQueueing(t *testing.T) {
 	}
 }
 
+// Latency may rise before the gate has seen much. What it refuses then is more than it should be: while calls become
+// slower, more are in flight and as many end, as if few workers served them.
+func TestGateFollowsLatencyThatRisesEarly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("80 runs")
+	}
+	const runs = 80
+	first, late := 0.0, 0
+	for seed := range uint64(runs) {
+		r := newSimRun(seed, GateOptions{}, remote, workload{rate: simserver.Steady(500), work: simserver.Stepped(simserver.Exponential(mean), 5e9, 10)})
+		r.run(60e9)
+		first += r.summary(5e9, 10e9, nil).refusedShare / runs
+		if r.summary(10e9, 60e9, nil).refusedShare > 0.001 {
+			late++
+		}
+	}
+	check(t, "refused at first", first, 0, 0.2)
+	check(t, "runs that refuse later", float64(late), 0, 16)
+}
+
 func TestGateKeepsServingThroughSlowStep(t *testing.T) {
 	for seed := range seeds() {
 		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: simserver.Steady(2000), work: simserver.Stepped(simserver.Exponential(mean), 20e9, 3)})

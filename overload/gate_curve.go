@@ -16,11 +16,13 @@ type departureCurve struct {
 	dueAt, refused atomic.Int64
 
 	// The mutex of the limitControl guards the rest.
-	nanos, ended      [curveStates + 1]float64 // what states had before
+	known, latest     endRates // the latest may be of a server that has become slower; see keepLatest
 	usual, recent     arrivals
 	admittedAt        int
 	refusedAt, seenAt int64
-	jumpedAt          int64 // when more calls began to arrive than did, or any
+	jumpedAt          int64      // when more calls began to arrive than did, or any
+	slowUntil         int64      // calls have become slower, and it may not be over before
+	full              departures // since then, while the gate was full
 	slower, faster    rateTest
 	trial             *trial // nil if there is none
 
@@ -44,7 +46,11 @@ const (
 	clearEvidence  = 5   // of few workers: logarithm of a likelihood ratio, and more if calls vary much
 	clearlyFewer   = 2   // the same, against more than few workers
 	hintOfFew      = 0.5 // the same, enough not to double the limit at the start
-	clearJump      = 10  // of the calls that arrive
+	sameEvidence   = 2   // that calls became slower; less is chance
+	sameCalls      = 16  // that end, of each comparison at least
+	clearlySlower  = 1.5
+	slowTime       = int64(2 * time.Second)
+	clearJump      = 10 // of the calls that arrive
 	recentArrivals = 30
 	usualArrivals  = 200
 	jumpTime       = int64(2 * time.Second) // later, calls may end slowly for another reason
@@ -76,10 +82,11 @@ func (g *Gate) checkCurve(now int64) {
 	control, c := &g.control, &g.curve
 	c.dueAt.Store(now + curveEvery)
 	if c.slower.evidence == 0 {
-		c.few, c.took = c.fewWorkers(control.spread)
+		c.few, c.took = c.fewWorkers(now, control.spread)
 		control.finder.room = g.roomFor(c.few, now)
 	}
-	s := c.collectStates(now, float64(g.meter.hung.Load()))
+	s := c.collectStates(now, float64(inFlight(g.word.Load())), float64(g.meter.hung.Load()))
+	c.keepLatest(now, control.spread)
 	c.collectArrivals(now, g.word.Load())
 	switch {
 	case c.trial != nil:
@@ -87,8 +94,10 @@ func (g *Gate) checkCurve(now int64) {
 		return
 	case !math.IsInf(c.took, 1):
 		g.noticeChange(now, s)
+	case now < c.slowUntil:
+		g.tryMore(s)
 	}
-	if c.trial == nil && now-c.jumpedAt <= jumpTime {
+	if c.trial == nil && c.hasJumped(now) {
 		g.meetCrowd(now)
 	}
 }
@@ -133,6 +142,25 @@ func (g *Gate) noticeChange(now int64, s curveSample) {
 	g.holdTrial()
 }
 
+// tryMore begins a trial of twice the limit if calls have become slower, the gate is full, and it is not known that
+// few workers serve it.
+func (g *Gate) tryMore(s curveSample) {
+	c, f := &g.curve, &g.control.finder
+	if word := g.word.Load(); f.probing || !isFull(word) && word&waitingFlag == 0 {
+		c.full = departures{}
+		return
+	}
+	if c.full.add(s.all); c.full.ended < trialCalls {
+		return
+	}
+	t := &trial{workers: math.Inf(1), most: f.most, from: f.limit, before: c.full}
+	if t.begin(t.workers, g.counted()) {
+		c.trial = t
+		g.holdTrial()
+	}
+	c.slowUntil = 0
+}
+
 // counted is how many calls in flight count towards the limit.
 func (g *Gate) counted() float64 {
 	return float64(inFlight(g.word.Load())) - float64(g.meter.hung.Load())
@@ -160,7 +188,7 @@ func (g *Gate) continueTrial(now int64, s curveSample) {
 		if found == callsQueue {
 			g.expectRefusals(t.before.rate())
 		} else {
-			c.nanos, c.ended = [curveStates + 1]float64{}, [curveStates + 1]float64{}
+			c.known, c.latest = endRates{}, endRates{}
 		}
 		g.publish()
 		g.beginCohort(now)
@@ -178,7 +206,7 @@ func (g *Gate) expectRefusals(rate float64) {
 // meetCrowd lowers the limit to what few workers need if they are clearly overloaded.
 func (g *Gate) meetCrowd(now int64) {
 	control, c := &g.control, &g.curve
-	workers, took := c.fewWorkers(control.spread)
+	workers, took := c.fewWorkers(now, control.spread)
 	calls, nanos := c.arrived()
 	if calls < recentArrivals || math.IsInf(took, 1) {
 		return
@@ -199,21 +227,21 @@ type curveSample struct {
 }
 
 // collectStates adds what was measured to the curve. Calls that hang do not fill the limit of a trial. The last state
-// is of all numbers from curveStates on, which are taken to fill it.
-func (c *departureCurve) collectStates(now int64, hung float64) (s curveSample) {
+// is of all numbers from curveStates on, of which the present one is taken for those before.
+func (c *departureCurve) collectStates(now int64, inFlight, hung float64) (s curveSample) {
 	for n := range c.states {
 		state := c.states[n].Swap(0)
 		d := departures{float64(state / oneSample), float64(state % oneSample)}
 		s.all.add(d)
 		s.expected += d.nanos * min(float64(n), c.few) / c.took
-		if c.trial != nil && (n == curveStates || c.trial.fills(float64(n)-hung)) {
+		calls := float64(n)
+		if n == curveStates {
+			calls = max(calls, inFlight)
+		}
+		if c.trial != nil && c.trial.fills(calls-hung) {
 			s.filled.add(d)
 		}
-		c.nanos[n] += d.nanos
-		c.ended[n] += d.ended
-		old := curveCalls / max(c.ended[n], curveCalls)
-		c.nanos[n] *= old
-		c.ended[n] *= old
+		c.latest[n].add(d)
 	}
 	if s.all.ended > curveCalls {
 		c.from.Store(now + curvePause)
@@ -221,10 +249,35 @@ func (c *departureCurve) collectStates(now int64, hung float64) (s curveSample) 
 	return s
 }
 
+// keepLatest adds the latest rates to the known ones. If calls have become slower, more of them are in flight while as
+// many end, as with few workers. Unless those are known, or more calls have arrived, the two are compared first: if two
+// servers explain the rates better than one does, the known rates are forgotten, and so are the next, until the calls
+// of before have ended.
+func (c *departureCurve) keepLatest(now int64, spread float64) {
+	if now < c.slowUntil {
+		c.latest = endRates{}
+		return
+	}
+	all := c.known.with(&c.latest)
+	change := c.known.best() + c.latest.best() - all.best()
+	switch {
+	case c.hasJumped(now) || !math.IsInf(c.took, 1) || change <= sameEvidence && c.latest.calls() >= sameCalls:
+		c.known, c.latest = all, endRates{}
+	case change > clearChange*max(spread, 1) && c.latest.took() > clearlySlower*c.known.took():
+		c.known, c.latest, c.slowUntil, c.full = endRates{}, endRates{}, now+slowTime, departures{}
+	}
+	c.known.forget()
+	c.latest.forget()
+}
+
+// hasJumped reports whether more calls in flight may be because more have arrived.
+func (c *departureCurve) hasJumped(now int64) bool { return now-c.jumpedAt <= jumpTime }
+
 // rescale keeps the number of workers, and multiplies what each call takes.
 func (c *departureCurve) rescale(factor float64) {
-	for n := range c.nanos {
-		c.nanos[n] *= factor
+	for n := range c.known {
+		c.known[n].nanos *= factor
+		c.latest[n].nanos *= factor
 	}
 	c.slower, c.faster = rateTest{}, rateTest{}
 }
@@ -255,12 +308,17 @@ func (c *departureCurve) arrived() (calls, nanos float64) {
 }
 
 // fewWorkers returns the workers and what a call takes, which is infinite if they are not clearly few. If a gate has
-// only ever seen more calls in flight than there are workers, any smaller number of workers explains as much.
-func (c *departureCurve) fewWorkers(spread float64) (workers, took float64) {
-	workers, took, evidence := c.workers()
-	best, _ := c.likelihood(workers)
-	more, _ := c.likelihood(max(2*workers, fewWorkers+1))
-	if workers > fewWorkers || evidence < clearEvidence*max(spread, 1) || best-more < clearlyFewer {
+// only ever seen more calls in flight than there are workers, any smaller number of workers explains as much. Unless
+// more calls have arrived, so do enough workers for all calls, which have become slower.
+func (c *departureCurve) fewWorkers(now int64, spread float64) (workers, took float64) {
+	all := c.known.with(&c.latest)
+	workers, took, best := all.fewest()
+	enough := all.enough()
+	if !c.hasJumped(now) {
+		enough = c.known.enough() + c.latest.enough()
+	}
+	more, _ := all.likelihood(max(2*workers, fewWorkers+1))
+	if workers > fewWorkers || best-enough < clearEvidence*max(spread, 1) || best-more < clearlyFewer {
 		took = math.Inf(1)
 	}
 	return workers, took
@@ -268,32 +326,7 @@ func (c *departureCurve) fewWorkers(spread float64) (workers, took float64) {
 
 // hintsAtFew reports whether few workers explain how fast calls end better than workers for all of them do.
 func (c *departureCurve) hintsAtFew() bool {
-	_, _, evidence := c.workers()
-	return evidence > hintOfFew
-}
-
-// workers returns the likeliest number of workers, what a call takes, and by how much they are likelier than more
-// workers than there ever were calls.
-func (c *departureCurve) workers() (workers, took, evidence float64) {
-	best := math.Inf(-1)
-	for w := 1.0; w <= fewWorkers+1; w++ {
-		if l, t := c.likelihood(w); l > best {
-			best, workers, took = l, w, t
-		}
-	}
-	unlimited, _ := c.likelihood(curveStates)
-	return workers, took, best - unlimited
-}
-
-// likelihood is that of a number of workers, but for a constant, with what a call takes then. It is a logarithm.
-func (c *departureCurve) likelihood(workers float64) (l, took float64) {
-	busy, ended := 1.0, 0.0
-	for n := 1; n <= curveStates; n++ {
-		working := min(float64(n), workers)
-		busy += c.nanos[n] * working
-		ended += c.ended[n]
-		l += c.ended[n] * math.Log(working)
-	}
-	took = busy / max(ended, 1)
-	return l - ended*math.Log(took), took
+	all := c.known.with(&c.latest)
+	_, _, best := all.fewest()
+	return best-all.enough() > hintOfFew
 }

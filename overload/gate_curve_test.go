@@ -22,19 +22,45 @@ func curveOf(workers, calls, most int) *departureCurve {
 			c.changed(now, n, 1)
 		}
 	}
-	c.collectStates(now, 0)
+	c.collectStates(now, 0, 0)
 	return c
 }
 
 func TestDepartureCurveShowsFewWorkers(t *testing.T) {
 	for _, workers := range []int{1, 2, 4, 8} {
-		got, took, evidence := curveOf(workers, 24, 3*workers).workers()
-		if got != float64(workers) || took < 0.99*mean || took > 1.01*mean || evidence < clearEvidence {
+		rates := curveOf(workers, 24, 3*workers).latest
+		got, took, best := rates.fewest()
+		if evidence := best - rates.enough(); got != float64(workers) || took < 0.99*mean || took > 1.01*mean || evidence < clearEvidence {
 			t.Errorf("%d workers: got %g, %.2g ms a call, evidence %.2g", workers, got, took/1e6, evidence)
 		}
 	}
-	if got, _, evidence := curveOf(32, 24, 8).workers(); evidence >= clearEvidence {
-		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, evidence)
+	rates := curveOf(32, 24, 8).latest
+	if got, _, best := rates.fewest(); best-rates.enough() >= clearEvidence {
+		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, best-rates.enough())
+	}
+}
+
+// More calls than ever are in flight, and hardly more of them end than before: either eight workers are busy, or each
+// call takes ten times as long.
+func TestDepartureCurveTellsSlowerCallsFromFewWorkers(t *testing.T) {
+	for name, perCall := range map[string]func(n float64) float64{
+		"few workers":  func(float64) float64 { return mean / 8 },
+		"slower calls": func(n float64) float64 { return 10 * mean / n },
+	} {
+		c, now := curveOf(8, 64, 8), 2*jumpTime
+		c.took = math.Inf(1)
+		c.keepLatest(0, 1)
+		for n := 9.0; n <= 24; n++ {
+			c.latest[int(n)].add(departures{4, 4 * perCall(n)})
+			c.keepLatest(now, 1)
+		}
+		few, took := c.fewWorkers(now, 1)
+		switch isSlow := c.slowUntil > now; {
+		case name == "few workers" && (isSlow || few != 8 || math.Abs(took-mean) > 0.01*mean):
+			t.Errorf("%s: got %g, %.3g ms a call, slower %t", name, few, took/1e6, isSlow)
+		case name == "slower calls" && (!isSlow || !math.IsInf(took, 1) || c.known.calls() > 0):
+			t.Errorf("%s: got %g workers, %.3g ms a call, slower %t", name, few, took/1e6, isSlow)
+		}
 	}
 }
 

@@ -288,13 +288,16 @@ func (f *limitFinder) endEarly() bool {
 }
 
 // conclude sets the limit after a trial, and what calls take without queueing. If they queue, the limit is what the
-// workers need; if not, it may be raised further.
+// workers need, if those are known; if calls do not queue, it may be raised further.
 func (f *limitFinder) conclude(t *trial, c conclusion, usual, spread float64) {
 	rate := t.before.rate()
 	f.limit, f.fullFor, f.last, f.starting = t.from, 0, measurement{}, false
 	base := measurement{took: math.Log(t.from / rate), variance: max(spread, 1) / trialCalls, inFlight: t.from}
 	switch c {
 	case callsQueue:
+		if math.IsInf(t.workers, 1) { // base is as it was
+			return
+		}
 		base.took, base.inFlight = math.Log(t.workers/rate), t.workers
 		if !math.IsInf(f.baseVar, 1) {
 			base.took = min(base.took, f.base+math.Log(usual/rate))

@@ -44,7 +44,7 @@ func (t *rateTest) add(ratio, expected, ended, enough float64) (factor float64) 
 // longer without queueing, the rate follows the limit. A limit far beyond what the workers need is tried at that,
 // because then those calls that queue are late; another is doubled, again and again for as long as the rate follows.
 type trial struct {
-	workers       float64 // that are known; 0 after the rate has followed the limit: they are not what bounds it
+	workers       float64 // infinite if they are not known; 0 after the rate has followed the limit, which they do not bound
 	most          float64
 	from, limit   float64    // before, and to hold
 	settle        float64    // calls still to end of those that were in flight when the limit changed
@@ -67,6 +67,7 @@ const (
 	trialCalls    = 16   // that end at the limit of a trial
 	roomyLimit    = 2    // times what the workers need
 	noFaster      = 2.5  // evidence that a limit twice as high does not double the rate
+	filledShare   = 0.9  // of a limit that was raised
 	minElasticity = 0.75 // log of the rate by log of the limit: the rate follows the limit
 
 	// A lower limit is not doubled. If another gate is before the same server, the rate follows because this gate
@@ -95,20 +96,20 @@ func (t *trial) hold(limit, inFlight float64) {
 func (t *trial) isUp() bool { return t.limit > t.from }
 
 // fills reports whether so many calls in flight say something about the limit: they keep the workers busy if it was
-// lowered, and are more than before if it was raised.
+// lowered, and are nearly as many as it admits if it was raised.
 func (t *trial) fills(inFlight float64) bool {
 	if t.isUp() {
-		return inFlight > t.from
+		return inFlight >= filledShare*t.limit
 	}
 	return inFlight >= t.workers
 }
 
-// add adds calls that ended: all, and those while the limit was filled. Calls that were in flight before a limit was
-// raised end at the rate before.
+// add adds calls that ended: all, and those while the limit was filled. If workers are known, calls that were in flight
+// before a limit was raised end at the rate before.
 func (t *trial) add(all, filled departures, inFlight float64) conclusion {
 	if t.settle > 0 {
 		t.settle -= all.ended
-		if t.isUp() {
+		if t.isUp() && t.workers > 0 && !math.IsInf(t.workers, 1) {
 			t.before.add(all)
 		}
 		return noConclusion

@@ -92,6 +92,15 @@ limit 20, workers 8
 held 16 for 38 calls: too few
 limit 8, workers 5
 `},
+	{"no faster with twice the limit, and the workers are not known", 8, math.Inf(1), 5, 50, `
+held 16 for 17 calls: calls queue
+limit 8, workers +Inf
+`},
+	{"they are not known, and the rate follows until all calls are there", 8, math.Inf(1), 50, 25, `
+held 16 for 24 calls: rate follows
+held 32 for 116 calls: too few
+limit 16, workers 0
+`},
 	{"a low limit is not doubled", 4, 3, 3, 50, "\nno trial\n"},
 	{"nor is one beyond half of the most", 99, 90, 90, 500, "\nno trial\n"},
 }
@@ -109,10 +118,14 @@ func TestLimitFinderConcludesTrial(t *testing.T) {
 	unknowing := newLimitFinder(20, 1000)
 	for _, c := range []struct {
 		f           *limitFinder
+		workers     float64
 		conclusion  conclusion
 		limit, base float64 // milliseconds
-	}{{knowing(), callsQueue, 3.2, 50}, {&unknowing, callsQueue, 3.2, 50}, {knowing(), callsAreSlow, 8, 200}, {knowing(), tooFewCalls, 16, 10}} {
-		f, tr := c.f, &trial{workers: 2, from: 8, limit: 16, before: departures{16, 4e8}}
+	}{
+		{knowing(), 2, callsQueue, 3.2, 50}, {&unknowing, 2, callsQueue, 3.2, 50}, {knowing(), math.Inf(1), callsQueue, 8, 10},
+		{knowing(), 2, callsAreSlow, 8, 200}, {knowing(), 2, tooFewCalls, 16, 10},
+	} {
+		f, tr := c.f, &trial{workers: c.workers, from: 8, limit: 16, before: departures{16, 4e8}}
 		f.conclude(tr, c.conclusion, 2e-7, 1)
 		if math.Abs(f.limit-c.limit) > 0.1 || f.baseMillis() != c.base {
 			t.Errorf("conclusion %d: limit %.3g, %g ms without queueing, want %g and %g ms", c.conclusion, f.limit, f.baseMillis(), c.limit, c.base)
@@ -193,12 +206,12 @@ func TestGateHalvedLimitEndsTrial(t *testing.T) {
 	}
 }
 
-// Six calls in flight are more than the four before the trial only if fewer than two of them hang.
+// Six calls in flight fill a limit of five only if fewer than two of them hang.
 func TestDepartureCurveDoesNotCountHungCallsInTrial(t *testing.T) {
 	for hung, want := range map[float64]float64{0: 1, 1: 1, 2: 0} {
-		c := departureCurve{trial: &trial{from: 4, limit: 8}}
+		c := departureCurve{trial: &trial{from: 4, limit: 5}}
 		c.changed(1e6, 6, 1)
-		if got := c.collectStates(2e6, hung).filled.ended; got != want {
+		if got := c.collectStates(2e6, 0, hung).filled.ended; got != want {
 			t.Errorf("%g of six calls hang: got %g calls that ended while the limit was filled, want %g", hung, got, want)
 		}
 	}

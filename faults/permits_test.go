@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -62,7 +63,8 @@ func startHolder(t *testing.T, url string, limit penstock.Limit) *exec.Cmd {
 		t.Fatal(err)
 	}
 	process := exec.Command(path)
-	process.Env, process.Stderr = append(os.Environ(), holderURL+"="+url, holderText+"="+limit.String()), os.Stderr
+	var problems bytes.Buffer
+	process.Env, process.Stderr = append(os.Environ(), holderURL+"="+url, holderText+"="+limit.String()), &problems
 	redistest.DieWithParent(process)
 	out, err := process.StdoutPipe()
 	if err != nil {
@@ -76,7 +78,8 @@ func startHolder(t *testing.T, url string, limit penstock.Limit) *exec.Cmd {
 		_ = process.Wait()
 	})
 	if lines := bufio.NewScanner(out); !lines.Scan() || lines.Text() != "holds" {
-		t.Fatalf("a holder says %q, %v", lines.Text(), lines.Err())
+		err := process.Wait()
+		t.Fatalf("a holder says %q, %v, and ends with %v: %s", lines.Text(), lines.Err(), err, &problems)
 	}
 	return process
 }

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // MaxUnrolled is the most steps of an unrolled script: a function in Lua has at most 200
@@ -53,10 +54,7 @@ type unrolledStep struct{ head, decide, write, reply string }
 // unroll returns the step with a suffix on each of its variables. Together with others, it
 // is taken only if all fit.
 func (s Step) unroll(suffix string, allOrNothing bool) unrolledStep {
-	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
-	source = strings.ReplaceAll(source, "return {-1,", "error {-1,") // the other sections go on
-	source = rename(strings.NewReplacer(readTime, sharedTime, "KEYS[1]", "KEYS["+suffix+"]").Replace(source), suffix)
-	head, rest, _ := strings.Cut(source, separator+" each\n")
+	head, rest, _ := strings.Cut(s.renamed(suffix), separator+" each\n")
 	decide, rest, _ := strings.Cut(rest, separator+" write\n")
 	write, returns, _ := strings.Cut(rest, separator+" reply\n")
 	u := unrolledStep{
@@ -74,6 +72,25 @@ func (s Step) unroll(suffix string, allOrNothing bool) unrolledStep {
 	}
 	return u
 }
+
+// renamed returns the source of the step with variables of its own. The scripts that are loaded when a store is opened
+// have each step in the same place several times.
+func (s Step) renamed(suffix string) string {
+	type key struct {
+		Step
+		suffix string
+	}
+	if source, found := renamedSources.Load(key{s, suffix}); found {
+		return source.(string)
+	}
+	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
+	source = strings.ReplaceAll(source, "return {-1,", "error {-1,") // the other sections go on
+	source = rename(strings.NewReplacer(readTime, sharedTime, "KEYS[1]", "KEYS["+suffix+"]").Replace(source), suffix)
+	renamedSources.Store(key{s, suffix}, source)
+	return source
+}
+
+var renamedSources sync.Map // of at most MaxUnrolled for each step
 
 // raisedError is how a step returns an error.
 var raisedError = regexp.MustCompile(`return redis\.error_reply\(('[^']*')\)`)

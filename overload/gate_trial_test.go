@@ -122,8 +122,11 @@ func TestLimitFinderConcludesTrial(t *testing.T) {
 		conclusion  conclusion
 		limit, base float64 // milliseconds
 	}{
-		{knowing(), 2, callsQueue, 3.2, 50}, {&unknowing, 2, callsQueue, 3.2, 50}, {knowing(), math.Inf(1), callsQueue, 8, 10},
-		{knowing(), 2, callsAreSlow, 8, 200}, {knowing(), 2, tooFewCalls, 16, 10},
+		{knowing(), 2, callsQueue, 3.2, 50},
+		{&unknowing, 2, callsQueue, 3.2, 50},
+		{knowing(), math.Inf(1), callsQueue, 8, 10},
+		{knowing(), 2, callsAreSlow, 8, 200},
+		{knowing(), 2, tooFewCalls, 16, 10},
 	} {
 		f, tr := c.f, &trial{workers: c.workers, from: 8, limit: 16, before: departures{16, 4e8}}
 		f.conclude(tr, c.conclusion, 2e-7, 1)

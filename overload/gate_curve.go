@@ -21,8 +21,8 @@ type departureCurve struct {
 	admittedAt        int
 	refusedAt, seenAt int64
 	jumpedAt          int64      // when more calls began to arrive than did, or any
-	slowUntil         int64      // calls become slower until then, or a trial begins
-	full              departures // meanwhile, while the gate was full
+	slowUntil         int64      // calls have become slower, and it may not be over before
+	full              departures // since then, while the gate was full
 	slower, faster    rateTest
 	trial             *trial // nil if there is none
 
@@ -46,8 +46,9 @@ const (
 	clearEvidence  = 5   // of few workers: logarithm of a likelihood ratio, and more if calls vary much
 	clearlyFewer   = 2   // the same, against more than few workers
 	hintOfFew      = 0.5 // the same, enough not to double the limit at the start
-	sameEvidence   = 2   // that rates differ: less is chance if as many as sameCalls have ended
-	sameCalls      = 16
+	sameEvidence   = 2   // that calls became slower; less is chance
+	sameCalls      = 16  // that end, of each comparison at least
+	clearlySlower  = 1.5
 	slowTime       = int64(2 * time.Second)
 	clearJump      = 10 // of the calls that arrive
 	recentArrivals = 30
@@ -85,16 +86,15 @@ func (g *Gate) checkCurve(now int64) {
 		control.finder.room = g.roomFor(c.few, now)
 	}
 	s := c.collectStates(now, float64(inFlight(g.word.Load())), float64(g.meter.hung.Load()))
-	c.collectArrivals(now, g.word.Load())
-	isSlow := c.isSlow(now) // of the sample before: this one may have a pause of the process in it
 	c.keepLatest(now, control.spread)
+	c.collectArrivals(now, g.word.Load())
 	switch {
 	case c.trial != nil:
 		g.continueTrial(now, s)
 		return
 	case !math.IsInf(c.took, 1):
 		g.noticeChange(now, s)
-	case isSlow:
+	case now < c.slowUntil:
 		g.tryMore(s)
 	}
 	if c.trial == nil && c.hasJumped(now) {
@@ -146,7 +146,7 @@ func (g *Gate) noticeChange(now int64, s curveSample) {
 // few workers serve it.
 func (g *Gate) tryMore(s curveSample) {
 	c, f := &g.curve, &g.control.finder
-	if f.probing || g.counted()+1 < f.limit { // the call that ends now has left
+	if word := g.word.Load(); f.probing || !isFull(word) && word&waitingFlag == 0 {
 		c.full = departures{}
 		return
 	}
@@ -155,9 +155,10 @@ func (g *Gate) tryMore(s curveSample) {
 	}
 	t := &trial{workers: math.Inf(1), most: f.most, from: f.limit, before: c.full}
 	if t.begin(t.workers, g.counted()) {
-		c.trial, c.slowUntil = t, 0
+		c.trial = t
 		g.holdTrial()
 	}
+	c.slowUntil = 0
 }
 
 // counted is how many calls in flight count towards the limit.
@@ -249,36 +250,25 @@ func (c *departureCurve) collectStates(now int64, inFlight, hung float64) (s cur
 }
 
 // keepLatest adds the latest rates to the known ones. If calls have become slower, more of them are in flight while as
-// many end, as with few workers. Unless those are known, or more calls have arrived, the two are compared first. If two
-// servers explain the rates better than one does, the known rates are forgotten. While calls become slower, so are the
-// next: some of those that end began before.
+// many end, as with few workers. Unless those are known, or more calls have arrived, the two are compared first: if two
+// servers explain the rates better than one does, the known rates are forgotten, and so are the next, until the calls
+// of before have ended.
 func (c *departureCurve) keepLatest(now int64, spread float64) {
-	if c.isSlow(now) {
+	if now < c.slowUntil {
 		c.latest = endRates{}
 		return
 	}
-	all, varies := c.known.with(&c.latest), max(spread, 1)
+	all := c.known.with(&c.latest)
 	change := c.known.best() + c.latest.best() - all.best()
 	switch {
-	case c.hasJumped(now) || !math.IsInf(c.took, 1) || change <= sameEvidence*varies && c.latest.calls() >= sameCalls:
+	case c.hasJumped(now) || !math.IsInf(c.took, 1) || change <= sameEvidence && c.latest.calls() >= sameCalls:
 		c.known, c.latest = all, endRates{}
-	case change > clearChange*varies:
-		c.forget(now)
+	case change > clearChange*max(spread, 1) && c.latest.took() > clearlySlower*c.known.took():
+		c.known, c.latest, c.slowUntil, c.full = endRates{}, endRates{}, now+slowTime, departures{}
 	}
-	c.known.limit()
-	c.latest.limit()
+	c.known.forget()
+	c.latest.forget()
 }
-
-// forget is for a server that has changed.
-func (c *departureCurve) forget(now int64) {
-	if c.latest.unlimited().took > c.known.unlimited().took {
-		c.latest, c.slowUntil, c.full = endRates{}, now+slowTime, departures{}
-	}
-	c.known, c.latest = c.latest, endRates{}
-}
-
-// isSlow reports whether calls have become slower, and no more arrive that would explain it.
-func (c *departureCurve) isSlow(now int64) bool { return now < c.slowUntil && !c.hasJumped(now) }
 
 // hasJumped reports whether more calls in flight may be because more have arrived.
 func (c *departureCurve) hasJumped(now int64) bool { return now-c.jumpedAt <= jumpTime }
@@ -319,23 +309,24 @@ func (c *departureCurve) arrived() (calls, nanos float64) {
 
 // fewWorkers returns the workers and what a call takes, which is infinite if they are not clearly few. If a gate has
 // only ever seen more calls in flight than there are workers, any smaller number of workers explains as much. Unless
-// more calls have arrived, so do workers for all of them if they have become slower.
+// more calls have arrived, so do enough workers for all calls, which have become slower.
 func (c *departureCurve) fewWorkers(now int64, spread float64) (workers, took float64) {
 	all := c.known.with(&c.latest)
-	few := all.likeliestFew()
-	unlimited := all.unlimited().likelihood
+	workers, took, best := all.fewest()
+	enough := all.enough()
 	if !c.hasJumped(now) {
-		unlimited = c.known.unlimited().likelihood + c.latest.unlimited().likelihood
+		enough = c.known.enough() + c.latest.enough()
 	}
-	more := all.explainedBy(max(2*few.workers, fewWorkers+1)).likelihood
-	if few.workers > fewWorkers || few.likelihood-unlimited < clearEvidence*max(spread, 1) || few.likelihood-more < clearlyFewer {
-		return few.workers, math.Inf(1)
+	more, _ := all.likelihood(max(2*workers, fewWorkers+1))
+	if workers > fewWorkers || best-enough < clearEvidence*max(spread, 1) || best-more < clearlyFewer {
+		took = math.Inf(1)
 	}
-	return few.workers, few.took
+	return workers, took
 }
 
 // hintsAtFew reports whether few workers explain how fast calls end better than workers for all of them do.
 func (c *departureCurve) hintsAtFew() bool {
 	all := c.known.with(&c.latest)
-	return all.likeliestFew().likelihood-all.unlimited().likelihood > hintOfFew
+	_, _, best := all.fewest()
+	return best-all.enough() > hintOfFew
 }

@@ -29,59 +29,37 @@ func curveOf(workers, calls, most int) *departureCurve {
 func TestDepartureCurveShowsFewWorkers(t *testing.T) {
 	for _, workers := range []int{1, 2, 4, 8} {
 		rates := curveOf(workers, 24, 3*workers).latest
-		got := rates.likeliestFew()
-		if evidence := got.likelihood - rates.unlimited().likelihood; got.workers != float64(workers) || math.Abs(got.took-mean) > 0.01*mean || evidence < clearEvidence {
-			t.Errorf("%d workers: got %g, %.2g ms a call, evidence %.2g", workers, got.workers, got.took/1e6, evidence)
+		got, took, best := rates.fewest()
+		if evidence := best - rates.enough(); got != float64(workers) || took < 0.99*mean || took > 1.01*mean || evidence < clearEvidence {
+			t.Errorf("%d workers: got %g, %.2g ms a call, evidence %.2g", workers, got, took/1e6, evidence)
 		}
 	}
 	rates := curveOf(32, 24, 8).latest
-	if evidence := rates.likeliestFew().likelihood - rates.unlimited().likelihood; evidence >= clearEvidence {
-		t.Errorf("calls that do not queue: got few workers with evidence %.2g", evidence)
+	if got, _, best := rates.fewest(); best-rates.enough() >= clearEvidence {
+		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, best-rates.enough())
 	}
 }
 
 // More calls than ever are in flight, and hardly more of them end than before: either eight workers are busy, or each
-// call takes ten times as long. Or calls have become faster.
-func TestDepartureCurveTellsChangeFromFewWorkers(t *testing.T) {
-	unknown := math.Inf(1)
-	for _, c := range []struct {
-		name    string
-		perCall func(n float64) float64
-		took    float64
-		slow    bool
-		known   float64 // calls at least
-	}{
-		{"few workers", func(float64) float64 { return mean / 8 }, mean, false, 8 * 64},
-		{"slower calls", func(n float64) float64 { return 10 * mean / n }, unknown, true, 0},
-		{"faster calls", func(n float64) float64 { return mean / n / 10 }, unknown, false, 4},
+// call takes ten times as long.
+func TestDepartureCurveTellsSlowerCallsFromFewWorkers(t *testing.T) {
+	for name, perCall := range map[string]func(n float64) float64{
+		"few workers":  func(float64) float64 { return mean / 8 },
+		"slower calls": func(n float64) float64 { return 10 * mean / n },
 	} {
-		curve, now := curveOf(8, 64, 8), 2*jumpTime
-		curve.took = unknown
-		curve.keepLatest(0, 1)
+		c, now := curveOf(8, 64, 8), 2*jumpTime
+		c.took = math.Inf(1)
+		c.keepLatest(0, 1)
 		for n := 9.0; n <= 24; n++ {
-			curve.latest[int(n)].add(departures{4, 4 * c.perCall(n)})
-			curve.keepLatest(now, 1)
+			c.latest[int(n)].add(departures{4, 4 * perCall(n)})
+			c.keepLatest(now, 1)
 		}
-		_, took := curve.fewWorkers(now, 1)
-		known := curve.known.calls()
-		if took != c.took && math.Abs(took-c.took) > 0.01*c.took || curve.isSlow(now) != c.slow || known < c.known || known > c.known+8*16 {
-			t.Errorf("%s: got %.3g ms a call, slower %t, %g calls known", c.name, took/1e6, curve.isSlow(now), known)
-		}
-	}
-}
-
-// While calls are slow, a crowd shows how many workers there are; otherwise nothing does.
-func TestDepartureCurveLearnsFromCrowdWhileCallsAreSlow(t *testing.T) {
-	for _, jumped := range []bool{false, true} {
-		now := 2 * jumpTime
-		c := departureCurve{took: math.Inf(1), slowUntil: now + 1}
-		if jumped {
-			c.jumpedAt = now
-		}
-		c.latest[3] = departures{4, 4 * mean}
-		c.keepLatest(now, 1)
-		if learned := c.known.calls() > 0; learned != jumped {
-			t.Errorf("crowd %t: learned %t", jumped, learned)
+		few, took := c.fewWorkers(now, 1)
+		switch isSlow := c.slowUntil > now; {
+		case name == "few workers" && (isSlow || few != 8 || math.Abs(took-mean) > 0.01*mean):
+			t.Errorf("%s: got %g, %.3g ms a call, slower %t", name, few, took/1e6, isSlow)
+		case name == "slower calls" && (!isSlow || !math.IsInf(took, 1) || c.known.calls() > 0):
+			t.Errorf("%s: got %g workers, %.3g ms a call, slower %t", name, few, took/1e6, isSlow)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (g *Gate) checkDelay(now, delay int64) {
 	m.delay.Store(delay)
 	if least := float64(procs + 1); g.isDelayed(calls, delay, procs) && c.finder.limit > least {
 		c.finder.halve(least)
-		g.curve.trial, g.curve.slowUntil = nil, 0 // or else a trial would raise the limit again
+		g.curve.trial = nil // or else its end would raise the limit again
 		g.publish()
 		g.beginCohort(now)
 	}

@@ -295,7 +295,7 @@ func (f *limitFinder) conclude(t *trial, c conclusion, usual, spread float64) {
 	base := measurement{took: math.Log(t.from / rate), variance: max(spread, 1) / trialCalls, inFlight: t.from}
 	switch c {
 	case callsQueue:
-		if !t.knowsWorkers() { // base is as it was
+		if math.IsInf(t.workers, 1) { // base is as it was
 			return
 		}
 		base.took, base.inFlight = math.Log(t.workers/rate), t.workers

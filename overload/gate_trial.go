@@ -95,8 +95,6 @@ func (t *trial) hold(limit, inFlight float64) {
 
 func (t *trial) isUp() bool { return t.limit > t.from }
 
-func (t *trial) knowsWorkers() bool { return t.workers > 0 && !math.IsInf(t.workers, 1) }
-
 // fills reports whether so many calls in flight say something about the limit: they keep the workers busy if it was
 // lowered, and are nearly as many as it admits if it was raised.
 func (t *trial) fills(inFlight float64) bool {
@@ -111,7 +109,7 @@ func (t *trial) fills(inFlight float64) bool {
 func (t *trial) add(all, filled departures, inFlight float64) conclusion {
 	if t.settle > 0 {
 		t.settle -= all.ended
-		if t.isUp() && t.knowsWorkers() {
+		if t.isUp() && t.workers > 0 && !math.IsInf(t.workers, 1) {
 			t.before.add(all)
 		}
 		return noConclusion

@@ -21,8 +21,8 @@ type departureCurve struct {
 	admittedAt        int
 	refusedAt, seenAt int64
 	jumpedAt          int64      // when more calls began to arrive than did, or any
-	slowUntil         int64      // calls have become slower, and it may not be over before
-	full              departures // since then, while the gate was full
+	slowUntil         int64      // calls become slower until then, or a trial begins
+	full              departures // meanwhile, while the gate was full
 	slower, faster    rateTest
 	trial             *trial // nil if there is none
 
@@ -46,8 +46,8 @@ const (
 	clearEvidence  = 5   // of few workers: logarithm of a likelihood ratio, and more if calls vary much
 	clearlyFewer   = 2   // the same, against more than few workers
 	hintOfFew      = 0.5 // the same, enough not to double the limit at the start
-	sameEvidence   = 2   // that calls became slower; less is chance
-	sameCalls      = 16  // that end, of each comparison at least
+	sameEvidence   = 2   // that rates differ: less is chance if as many as sameCalls have ended
+	sameCalls      = 16
 	clearlySlower  = 1.5
 	slowTime       = int64(2 * time.Second)
 	clearJump      = 10 // of the calls that arrive
@@ -251,8 +251,8 @@ func (c *departureCurve) collectStates(now int64, inFlight, hung float64) (s cur
 
 // keepLatest adds the latest rates to the known ones. If calls have become slower, more of them are in flight while as
 // many end, as with few workers. Unless those are known, or more calls have arrived, the two are compared first: if two
-// servers explain the rates better than one does, the known rates are forgotten, and so are the next, until the calls
-// of before have ended.
+// servers explain the rates better than one does, the known rates are forgotten. While calls become slower, so are the
+// next: some of those that end began before.
 func (c *departureCurve) keepLatest(now int64, spread float64) {
 	if now < c.slowUntil {
 		c.latest = endRates{}
@@ -312,13 +312,13 @@ func (c *departureCurve) arrived() (calls, nanos float64) {
 // more calls have arrived, so do enough workers for all calls, which have become slower.
 func (c *departureCurve) fewWorkers(now int64, spread float64) (workers, took float64) {
 	all := c.known.with(&c.latest)
-	workers, took, best := all.fewest()
-	enough := all.enough()
+	workers, took, best := all.likeliestFew()
+	unlimited := all.unlimited()
 	if !c.hasJumped(now) {
-		enough = c.known.enough() + c.latest.enough()
+		unlimited = c.known.unlimited() + c.latest.unlimited()
 	}
 	more, _ := all.likelihood(max(2*workers, fewWorkers+1))
-	if workers > fewWorkers || best-enough < clearEvidence*max(spread, 1) || best-more < clearlyFewer {
+	if workers > fewWorkers || best-unlimited < clearEvidence*max(spread, 1) || best-more < clearlyFewer {
 		took = math.Inf(1)
 	}
 	return workers, took
@@ -327,6 +327,6 @@ func (c *departureCurve) fewWorkers(now int64, spread float64) (workers, took fl
 // hintsAtFew reports whether few workers explain how fast calls end better than workers for all of them do.
 func (c *departureCurve) hintsAtFew() bool {
 	all := c.known.with(&c.latest)
-	_, _, best := all.fewest()
-	return best-all.enough() > hintOfFew
+	_, _, best := all.likeliestFew()
+	return best-all.unlimited() > hintOfFew
 }

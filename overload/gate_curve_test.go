@@ -29,14 +29,14 @@ func curveOf(workers, calls, most int) *departureCurve {
 func TestDepartureCurveShowsFewWorkers(t *testing.T) {
 	for _, workers := range []int{1, 2, 4, 8} {
 		rates := curveOf(workers, 24, 3*workers).latest
-		got, took, best := rates.fewest()
-		if evidence := best - rates.enough(); got != float64(workers) || took < 0.99*mean || took > 1.01*mean || evidence < clearEvidence {
+		got, took, best := rates.likeliestFew()
+		if evidence := best - rates.unlimited(); got != float64(workers) || took < 0.99*mean || took > 1.01*mean || evidence < clearEvidence {
 			t.Errorf("%d workers: got %g, %.2g ms a call, evidence %.2g", workers, got, took/1e6, evidence)
 		}
 	}
 	rates := curveOf(32, 24, 8).latest
-	if got, _, best := rates.fewest(); best-rates.enough() >= clearEvidence {
-		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, best-rates.enough())
+	if got, _, best := rates.likeliestFew(); best-rates.unlimited() >= clearEvidence {
+		t.Errorf("calls that do not queue: got %g workers with evidence %.2g", got, best-rates.unlimited())
 	}
 }
 

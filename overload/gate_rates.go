@@ -30,8 +30,8 @@ func (r *endRates) calls() (ended float64) {
 	return ended
 }
 
-// fewest returns the likeliest number of workers, one more than few at most, what a call takes, and the likelihood.
-func (r *endRates) fewest() (workers, took, best float64) {
+// likeliestFew returns the likeliest number of workers, one more than few at most, what a call takes, and the likelihood.
+func (r *endRates) likeliestFew() (workers, took, best float64) {
 	best = math.Inf(-1)
 	for w := 1.0; w <= fewWorkers+1; w++ {
 		if l, t := r.likelihood(w); l > best {
@@ -41,8 +41,8 @@ func (r *endRates) fewest() (workers, took, best float64) {
 	return workers, took, best
 }
 
-// enough is the likelihood of workers for all calls.
-func (r *endRates) enough() float64 {
+// unlimited is the likelihood of workers for all calls.
+func (r *endRates) unlimited() float64 {
 	l, _ := r.likelihood(curveStates)
 	return l
 }
@@ -55,8 +55,8 @@ func (r *endRates) took() float64 {
 
 // best is the likelihood of the likeliest number of workers.
 func (r *endRates) best() float64 {
-	_, _, l := r.fewest()
-	return max(l, r.enough())
+	_, _, l := r.likeliestFew()
+	return max(l, r.unlimited())
 }
 
 // likelihood is that of a number of workers, with what a call takes then.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/breaker"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/monotime"
 )
 
@@ -78,7 +79,6 @@ type Breaker struct {
 	slow      int64
 	isFailure func(error) bool
 	clock     monotime.Clock
-	rules     breaker.Options
 	state     breaker.Breaker // opens and closes; see package internal/breaker
 	pending   breaker.Pending // the calls in flight
 	tally     *tally          // nil without thresholds
@@ -91,14 +91,14 @@ func NewBreaker(o *BreakerOptions) *Breaker {
 	if o == nil {
 		o = &BreakerOptions{}
 	}
-	b := &Breaker{isFailure: o.IsFailure, clock: monotime.New(o.Now), rules: o.rules()}
-	b.init("", o, &b.rules)
+	b := &Breaker{}
+	b.init("", o, o.rules(), monotime.New(o.Now))
 	return b
 }
 
-func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options) {
-	slow := orDefault(o.Slow, defaultSlow)
-	b.slow = int64(slow)
+func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options, clock monotime.Clock) {
+	slow := defaults.Or(o.Slow, defaultSlow)
+	b.slow, b.isFailure, b.clock = int64(slow), o.IsFailure, clock
 	b.pending.Init(slow)
 	b.state.Options = rules
 	b.tally, b.late = newTally(o), Failure
@@ -110,22 +110,15 @@ func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options) {
 	}
 }
 
-func (o *BreakerOptions) rules() breaker.Options {
-	wait := orDefault(o.Wait, defaultWait)
-	return breaker.Options{
+func (o *BreakerOptions) rules() *breaker.Options {
+	wait := defaults.Or(o.Wait, defaultWait)
+	return &breaker.Options{
 		Trip:         isSignificant,
 		Wait:         wait,
-		MaxWait:      max(orDefault(o.MaxWait, defaultMaxWait), wait),
-		ProbeTimeout: orDefault(o.Slow, defaultSlow),
-		Ramp:         orDefault(o.Ramp, defaultRamp),
+		MaxWait:      max(defaults.Or(o.MaxWait, defaultMaxWait), wait),
+		ProbeTimeout: defaults.Or(o.Slow, defaultSlow),
+		Ramp:         defaults.Or(o.Ramp, defaultRamp),
 	}
-}
-
-func orDefault(setting, byDefault time.Duration) time.Duration {
-	if setting > 0 {
-		return setting
-	}
-	return byDefault
 }
 
 // isSignificant reports whether more than half of the calls fail, beyond what
@@ -250,19 +243,16 @@ func (b *Breaker) Do(ctx context.Context, f func(context.Context) error) error {
 	if err != nil {
 		return err
 	}
-	return c.do(ctx, f)
+	return do(ctx, f, b.isFailure, c.Done)
 }
 
-func (c Call) do(ctx context.Context, f func(context.Context) error) (err error) {
+// do calls f, and reports to done how the call ended.
+func do(ctx context.Context, f func(context.Context) error, isFailure func(error) bool, done func(Outcome)) (err error) {
 	outcome := Failure // of a panic
-	defer func() { c.Done(outcome) }()
+	defer func() { done(outcome) }()
 	err = f(ctx)
-	outcome = c.breaker.outcomeOf(ctx, err)
+	outcome = outcomeOf(ctx, err, isFailure)
 	return err
-}
-
-func (b *Breaker) outcomeOf(ctx context.Context, err error) Outcome {
-	return outcomeOf(ctx, err, b.isFailure)
 }
 
 func outcomeOf(ctx context.Context, err error, isFailure func(error) bool) Outcome {

@@ -4,6 +4,10 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/penstock-io/penstock/internal/breaker"
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // BreakerGroupOptions are the settings of a [BreakerGroup].
@@ -24,7 +28,8 @@ const defaultMaxKeys = 1000
 type BreakerGroup struct {
 	options BreakerOptions
 	maxKeys int
-	shared  *Breaker // holds what all breakers have in common; never used for calls
+	rules   *breaker.Options
+	clock   monotime.Clock
 
 	mu       sync.RWMutex
 	breakers map[string]*groupBreaker
@@ -41,12 +46,10 @@ func NewBreakerGroup(o *BreakerGroupOptions) *BreakerGroup {
 	if o == nil {
 		o = &BreakerGroupOptions{}
 	}
-	g := &BreakerGroup{options: o.BreakerOptions, maxKeys: o.MaxKeys, breakers: map[string]*groupBreaker{}}
-	if g.maxKeys <= 0 {
-		g.maxKeys = defaultMaxKeys
+	return &BreakerGroup{
+		options: o.BreakerOptions, maxKeys: defaults.Or(o.MaxKeys, defaultMaxKeys),
+		rules: o.rules(), clock: monotime.New(o.Now), breakers: map[string]*groupBreaker{},
 	}
-	g.shared = NewBreaker(&g.options)
-	return g
 }
 
 // A GroupCall is an admitted call of a [BreakerGroup]. Its caller must report how
@@ -79,16 +82,12 @@ func (c GroupCall) Done(o Outcome) {
 }
 
 // Do is [Breaker.Do] for the breaker of a key.
-func (g *BreakerGroup) Do(ctx context.Context, key string, f func(context.Context) error) (err error) {
+func (g *BreakerGroup) Do(ctx context.Context, key string, f func(context.Context) error) error {
 	c, err := g.Allow(key)
 	if err != nil {
 		return err
 	}
-	outcome := Failure // of a panic
-	defer func() { c.Done(outcome) }()
-	err = f(ctx)
-	outcome = g.shared.outcomeOf(ctx, err)
-	return err
+	return do(ctx, f, g.options.IsFailure, c.Done)
 }
 
 // acquire returns the breaker of a key with one more call in flight, so that it is
@@ -114,8 +113,8 @@ func (g *BreakerGroup) acquireNew(key string) *groupBreaker {
 		if len(g.breakers) >= g.maxKeys && !g.evict() {
 			return nil
 		}
-		b = &groupBreaker{Breaker: Breaker{isFailure: g.options.IsFailure, clock: g.shared.clock}}
-		b.init(key, &g.options, &g.shared.rules)
+		b = &groupBreaker{}
+		b.init(key, &g.options, g.rules, g.clock)
 		g.breakers[key] = b
 	}
 	b.inFlight.Add(1)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/breaker"
+	"github.com/penstock-io/penstock/internal/defaults"
 )
 
 // tooSlow is the outcome of a call that took longer than Slow, where slow calls are counted apart.
@@ -34,12 +35,11 @@ func newTally(o *BreakerOptions) *tally {
 	if !(o.ErrorRatio > 0 || o.ErrorCount > 0 || o.SlowRatio > 0) {
 		return nil
 	}
-	t := &tally{errorRatio: o.ErrorRatio, slowRatio: o.SlowRatio, errorCount: o.ErrorCount, minRequests: o.MinRequests}
-	if t.minRequests <= 0 {
-		t.minRequests = defaultMinRequests
+	return &tally{
+		errorRatio: o.ErrorRatio, slowRatio: o.SlowRatio, errorCount: o.ErrorCount,
+		minRequests: defaults.Or(o.MinRequests, defaultMinRequests),
+		partLength:  max(int64(defaults.Or(o.Window, defaultWindow))/windowParts, 1),
 	}
-	t.partLength = max(int64(orDefault(o.Window, defaultWindow))/windowParts, 1)
-	return t
 }
 
 // count adds calls, and reports whether the window is over a threshold. Then it is empty.

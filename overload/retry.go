@@ -1,6 +1,11 @@
 package overload
 
-import "sync/atomic"
+import (
+	"cmp"
+	"sync/atomic"
+
+	"github.com/penstock-io/penstock/internal/defaults"
+)
 
 // RetryBudgetOptions are the settings of a [RetryBudget]. A number of zero or less means its default.
 type RetryBudgetOptions struct {
@@ -28,13 +33,8 @@ type RetryBudget struct {
 
 // NewRetryBudget returns a full budget. Nil options mean all defaults.
 func NewRetryBudget(o *RetryBudgetOptions) *RetryBudget {
-	share, burst := defaultRetryShare, defaultRetryBurst
-	if o != nil && o.Share > 0 {
-		share = min(o.Share, 1000)
-	}
-	if o != nil && o.Burst > 0 {
-		burst = o.Burst
-	}
+	o = cmp.Or(o, &RetryBudgetOptions{})
+	share, burst := min(defaults.Or(o.Share, defaultRetryShare), 1000), defaults.Or(o.Burst, defaultRetryBurst)
 	b := &RetryBudget{share: max(int64(share*oneRetry), 1), most: int64(burst) * oneRetry}
 	b.left.Store(b.most)
 	return b

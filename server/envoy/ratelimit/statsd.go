@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -15,7 +16,6 @@ import (
 type statsdSink struct {
 	*Statistics
 	log     *slog.Logger
-	writer  *statsdWriter
 	sent    map[string]uint64
 	times   map[float64]uint64 // how many were sent of each length
 	failing bool
@@ -24,7 +24,7 @@ type statsdSink struct {
 // SendStatsd sends statistics to statsd until ctx ends, and then once more.
 func (s *Statistics) SendStatsd(ctx context.Context, log *slog.Logger) {
 	k := &statsdSink{
-		Statistics: s, log: log.With("addr", s.role.Stats.StatsdAddr), writer: newStatsdWriter(&s.role.Stats),
+		Statistics: s, log: log.With("addr", s.role.Stats.StatsdAddr),
 		sent: map[string]uint64{}, times: map[float64]uint64{},
 	}
 	tick := time.NewTicker(s.role.Stats.FlushInterval)
@@ -37,7 +37,6 @@ func (s *Statistics) SendStatsd(ctx context.Context, log *slog.Logger) {
 		last = ctx.Err() != nil // before the counters are read: what is counted later needs another turn
 		k.report(k.send())
 	}
-	_ = k.writer.close()
 }
 
 // report logs when sending begins to fail, and when it works again.
@@ -54,29 +53,31 @@ func (k *statsdSink) report(err error) {
 // send sends what was counted since. What cannot be sent is sent the next time, but for the packet
 // that failed: it may have arrived.
 func (k *statsdSink) send() error {
-	if err := k.writer.connect(); err != nil {
+	w, err := dialStatsd(&k.role.Stats)
+	if err != nil {
 		return err
 	}
+	return cmp.Or(k.sendTo(w), w.close())
+}
+
+func (k *statsdSink) sendTo(w *statsdWriter) error {
 	counters := k.statsdCounters()
 	maps.DeleteFunc(k.sent, func(name string, _ uint64) bool { _, ok := counters[name]; return !ok })
 	for name, value := range counters {
 		last := k.sent[name]
 		k.sent[name] = value
 		if n := since(last, value); n > 0 {
-			if err := k.writer.count(name, n); err != nil {
+			if err := w.count(name, n); err != nil {
 				return err
 			}
 		}
 	}
 	for name, value := range k.localCache() {
-		if err := k.writer.gauge("ratelimit.localcache."+name, value); err != nil {
+		if err := w.gauge("ratelimit.localcache."+name, value); err != nil {
 			return err
 		}
 	}
-	if err := k.sendTimes(k.histogram()); err != nil {
-		return err
-	}
-	return k.writer.flush()
+	return k.sendTimes(w, k.histogram())
 }
 
 // since returns by how much a counter has grown. One that is smaller began anew, as those of rules
@@ -90,24 +91,24 @@ func since(last, now uint64) uint64 {
 
 // sendTimes sends the times of calls as the upper bounds of the histogram's buckets: a line for each
 // bucket and not for each call. Those above the last bound are taken to be twice that.
-func (k *statsdSink) sendTimes(times *dto.Histogram) error {
+func (k *statsdSink) sendTimes(w *statsdWriter, times *dto.Histogram) error {
 	const name = "ratelimit_server." + method + ".response_time"
 	below, bound := uint64(0), 0.
 	for _, b := range times.GetBucket() {
 		bound = b.GetUpperBound()
-		if err := k.sendTime(name, bound, b.GetCumulativeCount()-below); err != nil {
+		if err := k.sendTime(w, name, bound, b.GetCumulativeCount()-below); err != nil {
 			return err
 		}
 		below = b.GetCumulativeCount()
 	}
-	return k.sendTime(name, bound*2, times.GetSampleCount()-below)
+	return k.sendTime(w, name, bound*2, times.GetSampleCount()-below)
 }
 
-func (k *statsdSink) sendTime(name string, seconds float64, count uint64) error {
+func (k *statsdSink) sendTime(w *statsdWriter, name string, seconds float64, count uint64) error {
 	last := k.times[seconds]
 	k.times[seconds] = count
 	if n := since(last, count); n > 0 {
-		return k.writer.time(name, seconds*1000, n)
+		return w.time(name, seconds*1000, n)
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package ratelimit
 
 import (
-	"io"
+	"bufio"
+	"cmp"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -18,22 +20,28 @@ const (
 )
 
 // A statsdWriter writes counters, gauges and times to a server of statsd or DogStatsD. It collects
-// lines into packets, and is not safe for concurrent use.
+// lines into packets, and is not safe for concurrent use. After an error all others fail too.
 //
 // Known clients count by themselves and send from goroutines of their own, over UDP only. Here
 // counters exist already and statsd may be behind TCP, so that a line's text is all that is left.
 type statsdWriter struct {
-	settings     *Stats
 	suffix, tags string // of names, and of lines
 	conn         net.Conn
-	ended        chan struct{} // closed once the server has closed a connection of TCP
-	packet       []byte
+	packet       *bufio.Writer
 	line         []byte
 }
 
-// newStatsdWriter returns a writer that is not connected yet.
-func newStatsdWriter(settings *Stats) *statsdWriter {
-	w := &statsdWriter{settings: settings}
+// dialStatsd connects for one turn of sending: the first packet that is written to a connection of TCP
+// which the server has closed meanwhile, as for a restart, would be lost without an error.
+func dialStatsd(settings *Stats) (*statsdWriter, error) {
+	conn, err := net.DialTimeout(settings.StatsdNetwork, settings.StatsdAddr, dialTimeout)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	w := &statsdWriter{conn: conn, packet: bufio.NewWriterSize(conn, maxPacket)}
 	tags := slices.SortedFunc(slices.Values(settings.Tags), func(a, b Tag) int { return strings.Compare(a.Name, b.Name) })
 	for i, tag := range tags {
 		switch {
@@ -45,7 +53,7 @@ func newStatsdWriter(settings *Stats) *statsdWriter {
 			w.tags += "," + tag.Name + ":" + cleanName(tag.Value)
 		}
 	}
-	return w
+	return w, nil
 }
 
 // cleanName replaces what has a meaning in lines of statsd, in any of its dialects.
@@ -56,38 +64,6 @@ func cleanName(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// connect connects, if there is no connection, or the server has closed it.
-func (w *statsdWriter) connect() (err error) {
-	if w.conn != nil && !w.hasEnded() {
-		return nil
-	}
-	_ = w.close() // it is of no use
-	if w.conn, err = net.DialTimeout(w.settings.StatsdNetwork, w.settings.StatsdAddr, dialTimeout); err != nil {
-		return err
-	}
-	if w.ended = nil; w.settings.StatsdNetwork == "tcp" {
-		w.ended = make(chan struct{})
-		go watch(w.conn, w.ended)
-	}
-	return nil
-}
-
-// watch reads until a connection ends. The first packet that is written to a connection of TCP which the
-// server has closed is lost without an error.
-func watch(conn net.Conn, ended chan<- struct{}) {
-	_, _ = io.Copy(io.Discard, conn)
-	close(ended)
-}
-
-func (w *statsdWriter) hasEnded() bool {
-	select {
-	case <-w.ended: // which is nil for UDP, and never ready
-		return true
-	default:
-		return false
-	}
 }
 
 // count adds to a counter. After an error the lines of a packet may be lost, this one among them.
@@ -120,38 +96,14 @@ func (w *statsdWriter) begin(name string) {
 }
 
 // end adds the line to the packet, which is sent first if there is no room.
-func (w *statsdWriter) end() (err error) {
+func (w *statsdWriter) end() error {
 	w.line = append(append(w.line, w.tags...), '\n')
-	if len(w.packet)+len(w.line) > maxPacket {
-		err = w.flush()
+	if len(w.line) > w.packet.Available() {
+		_ = w.packet.Flush() // Write returns its error
 	}
-	w.packet = append(w.packet, w.line...)
+	_, err := w.packet.Write(w.line)
 	return err
 }
 
-// flush sends the packet. After an error the next connect connects anew.
-func (w *statsdWriter) flush() error {
-	packet := w.packet
-	w.packet = w.packet[:0]
-	if len(packet) == 0 || w.conn == nil {
-		return nil
-	}
-	err := w.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if err == nil {
-		_, err = w.conn.Write(packet)
-	}
-	if err != nil {
-		_ = w.close()
-	}
-	return err
-}
-
-// close closes the connection. What was not flushed is lost.
-func (w *statsdWriter) close() error {
-	conn := w.conn
-	w.conn, w.packet = nil, w.packet[:0]
-	if conn == nil {
-		return nil
-	}
-	return conn.Close()
-}
+// close sends the last packet, and closes the connection.
+func (w *statsdWriter) close() error { return cmp.Or(w.packet.Flush(), w.conn.Close()) }

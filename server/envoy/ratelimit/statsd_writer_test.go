@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 )
 
 // listen returns a server of TCP that receives one connection to its end.
@@ -29,6 +28,15 @@ func listen(t *testing.T) (addr string, received <-chan string) {
 	return l.Addr().String(), texts
 }
 
+func dial(t *testing.T, settings *Stats) *statsdWriter {
+	t.Helper()
+	w, err := dialStatsd(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 func TestWriterWritesLines(t *testing.T) {
 	t.Parallel()
 	tags := []Tag{{Name: "zone", Value: "1"}, {Name: "env", Value: "a.b,c|d"}}
@@ -43,8 +51,8 @@ func TestWriterWritesLines(t *testing.T) {
 	} {
 		addr, received := listen(t)
 		c.settings.StatsdNetwork, c.settings.StatsdAddr = "tcp", addr
-		w := newStatsdWriter(&c.settings)
-		for _, err := range []error{w.connect(), w.count("a.b", 3), w.time("t", 2.5, 1), w.time("t", 0.1, 4), w.flush(), w.close()} {
+		w := dial(t, &c.settings)
+		for _, err := range []error{w.count("a.b", 3), w.time("t", 2.5, 1), w.time("t", 0.1, 4), w.close()} {
 			if err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
@@ -63,10 +71,7 @@ func TestWriterPacketsFitFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	w := newStatsdWriter(&Stats{StatsdNetwork: "udp", StatsdAddr: conn.LocalAddr().String()})
-	if err := w.connect(); err != nil {
-		t.Fatal(err)
-	}
+	w := dial(t, &Stats{StatsdNetwork: "udp", StatsdAddr: conn.LocalAddr().String()})
 	var want strings.Builder
 	for i := range 100 {
 		name := fmt.Sprintf("%s.%d", strings.Repeat("x", i), i)
@@ -75,7 +80,7 @@ func TestWriterPacketsFitFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.flush(); err != nil {
+	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
 	var got string
@@ -102,62 +107,29 @@ func TestCleanNameReplacesWhatLinesMean(t *testing.T) {
 	}
 }
 
-// What is written after the server has closed the connection, as for a restart, arrives over a new one.
-func TestWriterConnectsAnewAfterServerClosed(t *testing.T) {
+// What is counted after the server has closed the connection, as for a restart, arrives over a new one.
+func TestSinkConnectsForEachTurn(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	accepted := make(chan net.Conn, 2)
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
-		}
-	}()
-	w := newStatsdWriter(&Stats{StatsdNetwork: "tcp", StatsdAddr: l.Addr().String()})
-	if err := w.connect(); err != nil {
-		t.Fatal(err)
-	}
-	first := <-accepted
-	if err := w.connect(); err != nil || len(accepted) > 0 {
-		t.Errorf("error %v, %d more connections; want the one that is open", err, len(accepted))
-	}
-	_ = first.Close()
-
-	second := connectUntil(t, w, accepted)
-	for _, err := range []error{w.count("a", 1), w.flush(), w.close()} {
+	settings := &Stats{StatsdNetwork: "tcp", StatsdAddr: l.Addr().String()}
+	for range 2 {
+		w := dial(t, settings)
+		conn, err := l.Accept()
 		if err != nil {
-			t.Error(err)
-		}
-	}
-	if got, err := io.ReadAll(second); string(got) != "a:1|c\n" {
-		t.Errorf("received %q (%v)", got, err)
-	}
-}
-
-// connectUntil connects until the server accepts: the writer notices in the background that its
-// connection has ended.
-func connectUntil(t *testing.T, w *statsdWriter, accepted <-chan net.Conn) net.Conn {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		if err := w.connect(); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case conn := <-accepted:
-			return conn
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the writer does not connect anew")
+		for _, err := range []error{w.count("a", 1), w.close()} {
+			if err != nil {
+				t.Error(err)
+			}
 		}
+		if got, err := io.ReadAll(conn); string(got) != "a:1|c\n" {
+			t.Errorf("received %q (%v)", got, err)
+		}
+		_ = conn.Close()
 	}
 }

@@ -30,6 +30,7 @@ const (
 
 // Metrics counts decisions. It is a [prometheus.Collector], and safe for concurrent use.
 type Metrics struct {
+	all                     *prometheus.Registry // of these metrics only
 	limits, units, rules    *prometheus.CounterVec
 	durations               *prometheus.HistogramVec
 	storeTime, decisionTime prometheus.Observer
@@ -55,6 +56,7 @@ func New() *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
+		all:    prometheus.NewRegistry(),
 		limits: vec("penstock_limit_decisions_total", "Decisions by limit, outcome and what decided.", "limit", "outcome", "source"),
 		units:  vec("penstock_limit_units_total", "Units granted by limit.", "limit"),
 		rules:  vec("penstock_rule_decisions_total", "Decisions about descriptors by rule and outcome; those without a rule have an empty one.", "rule", "outcome"),
@@ -64,6 +66,7 @@ func New() *Metrics {
 		}, []string{"by"}),
 		series: map[series]counters{}, names: map[string]bool{},
 	}
+	m.all.MustRegister(m.limits, m.units, m.rules, m.durations)
 	m.storeTime, m.decisionTime = m.durations.WithLabelValues("store"), m.durations.WithLabelValues("rules")
 	return m
 }
@@ -133,19 +136,7 @@ func (m *Metrics) of(s series) counters {
 }
 
 // Describe implements [prometheus.Collector].
-func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
-		c.Describe(to)
-	}
-}
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) { m.all.Describe(to) }
 
 // Collect implements [prometheus.Collector].
-func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	for _, c := range m.collectors() {
-		c.Collect(to)
-	}
-}
-
-func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.limits, m.units, m.rules, m.durations}
-}
+func (m *Metrics) Collect(to chan<- prometheus.Metric) { m.all.Collect(to) }

@@ -2,10 +2,10 @@ package xds
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 
@@ -205,66 +205,40 @@ func (w *writer) writeMetadata(message []byte) error {
 	if err := (proto.UnmarshalOptions{RecursionLimit: 2 * maxDepth}).Unmarshal(message, &m); err != nil {
 		return errMalformed
 	}
-	w.add(", metadata: ")
-	return w.writeValue(structpb.NewStructValue(&m))
-}
-
-func (w *writer) writeValue(v *structpb.Value) error {
-	switch v := v.GetKind().(type) {
-	case *structpb.Value_BoolValue:
-		w.add(strconv.FormatBool(v.BoolValue))
-	case *structpb.Value_StringValue:
-		w.addText(v.StringValue)
-	case *structpb.Value_NumberValue:
-		return w.writeNumber(v.NumberValue)
-	case *structpb.Value_StructValue:
-		return w.writeMap(v.StructValue.GetFields())
-	case *structpb.Value_ListValue:
-		return w.writeList(v.ListValue.GetValues())
-	default:
-		w.add("null")
-	}
-	return nil
-}
-
-// writeNumber writes whole numbers as such, as far as they are exact.
-func (w *writer) writeNumber(n float64) error {
-	switch {
-	case math.IsNaN(n) || math.IsInf(n, 0):
+	fields := m.AsMap()
+	if _, err := json.Marshal(fields); err != nil {
 		return errors.New("metadata has a number that is not finite")
-	case n == math.Trunc(n) && math.Abs(n) < 1<<53:
-		w.text = strconv.AppendInt(w.text, int64(n), 10)
-	default:
-		w.text = strconv.AppendFloat(w.text, n, 'e', -1, 64)
 	}
+	w.add(", metadata: ")
+	w.addValue(fields)
 	return nil
 }
 
-func (w *writer) writeMap(fields map[string]*structpb.Value) error {
-	w.add("{")
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		w.add("? ") // without it, YAML allows 1024 characters
-		w.addText(name)
-		w.add(" : ")
-		if err := w.writeValue(fields[name]); err != nil {
-			return err
+func (w *writer) addValue(value any) {
+	switch value := value.(type) {
+	case string:
+		w.addText(value)
+	case []any:
+		w.add("[")
+		for _, element := range value {
+			w.addValue(element)
+			w.add(", ")
 		}
-		w.add(", ")
-	}
-	w.add("}")
-	return nil
-}
-
-func (w *writer) writeList(values []*structpb.Value) error {
-	w.add("[")
-	for _, v := range values {
-		if err := w.writeValue(v); err != nil {
-			return err
+		w.add("]")
+	case map[string]any:
+		w.add("{")
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			w.add("? ") // without it, YAML allows 1024 characters
+			w.addText(name)
+			w.add(" : ")
+			w.addValue(value[name])
+			w.add(", ")
 		}
-		w.add(", ")
+		w.add("}")
+	default: // YAML has the numbers of JSON, and true, false and null
+		text, _ := json.Marshal(value)
+		w.text = append(w.text, text...)
 	}
-	w.add("]")
-	return nil
 }
 
 // located adds the descriptor to each error that is about one: the author of the rules does not

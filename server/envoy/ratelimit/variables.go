@@ -40,8 +40,8 @@ var variables = slices.Concat(
 	all(variable{}, "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT", "GRPC_HOST", "GRPC_PORT", "GRPC_UDS",
 		"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"),
 	all(variable{check: isFlag}, "GRPC_SERVER_USE_TLS"),
-	all(variable{set: duration(func(r *Role) *time.Duration { return &r.ConnectionAge })}, "GRPC_MAX_CONNECTION_AGE"),
-	all(variable{set: duration(func(r *Role) *time.Duration { return &r.ConnectionAgeGrace })}, "GRPC_MAX_CONNECTION_AGE_GRACE"),
+	all(variable{set: duration("30m", 0, func(r *Role) *time.Duration { return &r.ConnectionAge })}, "GRPC_MAX_CONNECTION_AGE"),
+	all(variable{set: duration("30m", 0, func(r *Role) *time.Duration { return &r.ConnectionAgeGrace })}, "GRPC_MAX_CONNECTION_AGE_GRACE"),
 
 	// Logs
 	all(variable{set: logLevel}, "LOG_LEVEL"),
@@ -60,7 +60,7 @@ var variables = slices.Concat(
 	all(variable{}, "STATSD_HOST", "PROMETHEUS_ADDR", "PROMETHEUS_PATH"),
 	all(variable{check: isPort}, "STATSD_PORT"),
 	all(variable{reason: "names are not rewritten; the agent can do so"}, "USE_DOG_STATSD_MOGRIFIERS"),
-	all(variable{set: flushInterval}, "STATS_FLUSH_INTERVAL"),
+	all(variable{set: duration("10s", 1, func(r *Role) *time.Duration { return &r.Stats.FlushInterval })}, "STATS_FLUSH_INTERVAL"),
 	all(variable{set: extraTags}, "EXTRA_TAGS"),
 	all(variable{reason: "metrics have the names of the default mapping"}, "PROMETHEUS_MAPPER_YAML"),
 	all(variable{same: "false", reason: "response times are in seconds"}, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"),
@@ -194,21 +194,14 @@ func flag(of func(*Role) *bool) func(*environment, string) error {
 	}
 }
 
-func duration(of func(*Role) *time.Duration) func(*environment, string) error {
+// duration sets a duration of at least so much; errors show what it looks like.
+func duration(like string, least time.Duration, of func(*Role) *time.Duration) func(*environment, string) error {
 	return func(e *environment, value string) (err error) {
-		if *of(e.role), err = time.ParseDuration(value); err != nil || *of(e.role) < 0 {
-			return errors.New("want a duration like 30m")
+		if *of(e.role), err = time.ParseDuration(value); err != nil || *of(e.role) < least {
+			return errors.New("want a duration like " + like)
 		}
 		return nil
 	}
-}
-
-// flushInterval sets how often statistics are sent.
-func flushInterval(e *environment, value string) (err error) {
-	if e.role.Stats.FlushInterval, err = time.ParseDuration(value); err != nil || e.role.Stats.FlushInterval <= 0 {
-		return errors.New("want a duration like 10s")
-	}
-	return nil
 }
 
 // logLevel accepts the levels of that service, some of which have no equal.

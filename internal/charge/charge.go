@@ -81,16 +81,16 @@ func sameStore(a, b *penstock.Limiter) bool {
 // other, and refunded if a later one denies. A denial stays a denial even if a
 // refund fails.
 //
-// Take returns how many parts were decided: all, unless a denial or an error came
-// first. If a store fails, allowed is true and earlier stores stay charged. The
+// Began is a time before, which matters only if there are several stores. Take returns
+// how many parts were decided: all, unless a denial or an error came first. If a store fails, allowed is true and earlier stores stay charged. The
 // caller must then refund them with [Set.Refund], unless the request proceeds.
-func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
+func (s *Set) Take(ctx context.Context, parts []Part, began time.Time) (decided int, allowed bool, err error) {
 	for i := range parts {
 		if parts[i].Cost < 0 {
 			return 0, true, errNegative // before anything is charged
 		}
 	}
-	began, from := s.startTime(), 0
+	from := 0
 	for _, end := range s.ends {
 		if err = s.takeFromStore(ctx, from, parts[from:end]); err != nil {
 			return from, true, err
@@ -109,15 +109,6 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 // whether the request may proceed.
 func costs(parts []Part) bool {
 	return slices.ContainsFunc(parts, func(p Part) bool { return p.Cost != 0 })
-}
-
-// startTime returns the current time if there are several stores. With one store,
-// no refund needs it.
-func (s *Set) startTime() (t time.Time) {
-	if len(s.ends) > 1 {
-		t = time.Now()
-	}
-	return t
 }
 
 var errNegative = &penstock.FieldError{Field: "Cost", Problem: "must not be negative", Kind: penstock.ErrBadCost}

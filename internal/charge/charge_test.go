@@ -78,11 +78,11 @@ func TestSetTakeChargesAllOrNothing(t *testing.T) {
 	s, _ := charge.NewSet([]*penstock.Limiter{a, b, c})
 
 	ps := parts(3, 1, 2)
-	if n, ok, err := s.Take(t.Context(), ps); n != 3 || !ok || err != nil {
+	if n, ok, err := s.Take(t.Context(), ps, time.Now()); n != 3 || !ok || err != nil {
 		t.Errorf("with room: %d, %v, %v", n, ok, err)
 	}
 	ps = parts(3, 1, 3)
-	if n, ok, err := s.Take(t.Context(), ps); n != 3 || ok || err != nil {
+	if n, ok, err := s.Take(t.Context(), ps, time.Now()); n != 3 || ok || err != nil {
 		t.Errorf("without room in the last: %d, %v, %v", n, ok, err)
 	}
 	if d := ps[0].Decision; !d.Allowed || d.Remaining != 7 || d.Granted != 0 {
@@ -91,7 +91,7 @@ func TestSetTakeChargesAllOrNothing(t *testing.T) {
 	if d := ps[2].Decision; d.Allowed || d.RetryAfter == 0 {
 		t.Errorf("what denied says %v", d)
 	}
-	if n, ok, err := s.Take(t.Context(), parts(8, 1, 1)); n != 1 || ok || err != nil {
+	if n, ok, err := s.Take(t.Context(), parts(8, 1, 1), time.Now()); n != 1 || ok || err != nil {
 		t.Errorf("without room in the first store, the other is not asked: %d, %v, %v", n, ok, err)
 	}
 	if x, y, z := remaining(t, a), remaining(t, b), remaining(t, c); x != 7 || y != 9 || z != 2 {
@@ -113,17 +113,17 @@ func TestSetTakeRefundsEarlierStoresOnDenial(t *testing.T) {
 	if want := []int{1, 2, 0}; !slices.Equal(order, want) {
 		t.Fatalf("order %v, want %v", order, want)
 	}
-	if _, ok, err := s.Take(t.Context(), parts(1, 1, 1)); !ok || err != nil {
+	if _, ok, err := s.Take(t.Context(), parts(1, 1, 1), time.Now()); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if n, ok, err := s.Take(t.Context(), parts(1, 1, 1)); n != 1 || ok || err != nil || asked != 1 {
+	if n, ok, err := s.Take(t.Context(), parts(1, 1, 1), time.Now()); n != 1 || ok || err != nil || asked != 1 {
 		t.Errorf("denied here: %d decided, %v, %v, and the remote store asked %d times", n, ok, err, asked)
 	}
 	if err := near.Reset(t.Context(), "k"); err != nil {
 		t.Fatal(err)
 	}
 	ps := parts(1, 1, 1)
-	if n, ok, err := s.Take(t.Context(), ps); n != 3 || ok || err != nil {
+	if n, ok, err := s.Take(t.Context(), ps, time.Now()); n != 3 || ok || err != nil {
 		t.Errorf("denied remotely: %d decided, %v, %v", n, ok, err)
 	}
 	if !ps[0].Decision.Allowed || !ps[1].Decision.Allowed || ps[2].Decision.RetryAfter < time.Minute {
@@ -143,11 +143,11 @@ func TestSetTakeRejectsNegativeCosts(t *testing.T) {
 	}), "10/1h")
 	b := limiter(t, penstock.AllowAll, "10/1h")
 	s, _ := charge.NewSet([]*penstock.Limiter{a, b})
-	if _, ok, err := s.Take(t.Context(), parts(5, 5)); !ok || err != nil {
+	if _, ok, err := s.Take(t.Context(), parts(5, 5), time.Now()); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	for _, costs := range [][]int64{{-1, 1}, {1, -1}, {1, penstock.Reset}} {
-		if n, ok, err := s.Take(t.Context(), parts(costs...)); n != 0 || !ok || !errors.Is(err, penstock.ErrBadCost) {
+		if n, ok, err := s.Take(t.Context(), parts(costs...), time.Now()); n != 0 || !ok || !errors.Is(err, penstock.ErrBadCost) {
 			t.Errorf("%v: %d decided, %v, %v", costs, n, ok, err)
 		}
 	}
@@ -166,7 +166,7 @@ func TestSetTakeStoreFailureKeepsEarlierCharges(t *testing.T) {
 	s, _ := charge.NewSet([]*penstock.Limiter{a, limiter(t, broken, "10/1h")})
 	ps := parts(3, 1)
 	began := time.Now()
-	n, ok, err := s.Take(t.Context(), ps)
+	n, ok, err := s.Take(t.Context(), ps, time.Now())
 	if n != 1 || !ok || !errors.Is(err, lost) || remaining(t, a) != 7 {
 		t.Errorf("%d decided, %v, %v, and %d of 10 remain", n, ok, err, remaining(t, a))
 	}
@@ -184,7 +184,7 @@ func TestSetHoldWaitsForDelay(t *testing.T) {
 		s, _ := charge.NewSet([]*penstock.Limiter{queue})
 		take := func() []charge.Part {
 			ps := parts(1)
-			if _, ok, err := s.Take(t.Context(), ps); !ok || err != nil {
+			if _, ok, err := s.Take(t.Context(), ps, time.Now()); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
 			return ps
@@ -214,7 +214,7 @@ func TestSetHoldCancelRefundsWhatIsLeft(t *testing.T) {
 		queue, window := limiter(t, store, "1/1m leaky-bucket burst=5"), limiter(t, store, "10/10s fixed-window")
 		s, _ := charge.NewSet([]*penstock.Limiter{queue, window})
 		for range 2 {
-			if _, ok, err := s.Take(t.Context(), parts(1, 5)); !ok || err != nil {
+			if _, ok, err := s.Take(t.Context(), parts(1, 5), time.Now()); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
 		}
@@ -250,7 +250,7 @@ func TestSetAwaitDelayReportsFailedRefund(t *testing.T) {
 			}), "1/1m leaky-bucket burst=5")})
 		ps := parts(1)
 		for range 2 {
-			if _, ok, err := s.Take(t.Context(), ps); !ok || err != nil {
+			if _, ok, err := s.Take(t.Context(), ps, time.Now()); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
 		}
@@ -267,7 +267,7 @@ func TestSetTakeOneLimiterAllocatesNothing(t *testing.T) {
 	ctx := context.Background()
 	n := testing.AllocsPerRun(100, func() {
 		ps := [...]charge.Part{{Key: "k", Cost: 1}}
-		if _, ok, err := s.Take(ctx, ps[:]); !ok || err != nil {
+		if _, ok, err := s.Take(ctx, ps[:], time.Now()); !ok || err != nil {
 			t.Error(ok, err)
 		}
 		if ok, err := s.AwaitDelay(ctx, ps[:]); !ok || err != nil {
@@ -292,7 +292,7 @@ func TestSetRefundLateReturnsOnlyWhatIsCharged(t *testing.T) {
 			return penstock.Decision{RetryAfter: time.Second}, nil
 		}), "1/1h")
 		s, _ := charge.NewSet([]*penstock.Limiter{near, slow})
-		if _, ok, err := s.Take(t.Context(), parts(4, 1)); ok || err != nil {
+		if _, ok, err := s.Take(t.Context(), parts(4, 1), time.Now()); ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		if got := remaining(t, near); got != 5 {
@@ -321,7 +321,7 @@ func TestSetTakeAfterPanicUsesOtherSlices(t *testing.T) {
 	set, _ := charge.NewSet([]*penstock.Limiter{limiter(t, store, "1/1s"), limiter(t, store, "2/1s")})
 	take := func() {
 		defer func() { _ = recover() }()
-		_, _, _ = set.Take(context.Background(), parts(1, 1))
+		_, _, _ = set.Take(context.Background(), parts(1, 1), time.Now())
 	}
 	take()
 	take()

@@ -75,7 +75,7 @@ func (g *Guard[R, E]) Enter(ctx context.Context, r R, p *Passage[R, E]) error {
 		return g.acquire(r, p)
 	}
 	p.Since = p.List.now()
-	decided, allowed, err := p.List.take(ctx, r, p.all())
+	decided, allowed, err := p.List.take(ctx, r, p)
 	if p.decided = decided; allowed && err != nil {
 		return g.fail(r, p, err)
 	}

@@ -159,8 +159,8 @@ func (l *List[R, E]) now() (t time.Time) {
 }
 
 // take determines key and cost for each limiter, and takes.
-func (l *List[R, E]) take(ctx context.Context, r R, parts []Part) (decided int, allowed bool, err error) {
-	known := true
+func (l *List[R, E]) take(ctx context.Context, r R, p *Passage[R, E]) (decided int, allowed bool, err error) {
+	parts, known := p.all(), true
 	for i := range parts { // all of them: see costs
 		parts[i] = l.part(i, r)
 		known = known && parts[i].Key != ""
@@ -168,7 +168,7 @@ func (l *List[R, E]) take(ctx context.Context, r R, parts []Part) (decided int, 
 	if !known {
 		return 0, true, l.guard.unknownClient
 	}
-	return l.Set.Take(ctx, parts)
+	return l.Set.Take(ctx, parts, p.Since)
 }
 
 // part returns what is charged to one limiter. Its key is "" if neither a key nor the client's

@@ -149,12 +149,8 @@ func (s *Service) stepSafely(ctx context.Context, all bool) {
 // step gives units to the members that need some: of all buckets, or of those with reports.
 // The store is called without the lock.
 func (s *Service) step(ctx context.Context, all bool) {
-	due := s.collect(s.options.Now(), all)
-	targets := s.findTargets(ctx, due)
-	for len(due) > 0 {
-		n := min(len(due), maxBatch)
-		s.stepBatch(ctx, due[:n], targets[:n])
-		due, targets = due[n:], targets[n:]
+	for due := range slices.Chunk(s.collect(s.options.Now(), all), maxBatch) {
+		s.stepBatch(ctx, due, s.findTargets(ctx, due))
 	}
 }
 

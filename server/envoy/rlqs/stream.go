@@ -217,12 +217,12 @@ func (s *Service) StreamRateLimitQuotas(g pb.RateLimitQuotaService_StreamRateLim
 	}
 	defer s.close(st)
 	go func() { st.fail(s.receive(g, st)) }()
-	err = s.send(g, st)
+	go func() { st.fail(s.send(g, st)) }()
+	err = <-st.failed
 	if errors.Is(err, io.EOF) {
 		return nil // the proxy has closed the stream
 	}
-	var wrong *streamError
-	if errors.As(err, &wrong) && wrong.reason != "" {
+	if wrong, ok := errors.AsType[*streamError](err); ok && wrong.reason != "" {
 		s.options.Requests.Invalid(wrong.reason, wrong.problem, st.from)
 	}
 	return err
@@ -247,39 +247,20 @@ func (s *Service) receive(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer
 	}
 }
 
-// send sends actions until the stream ends.
+// send sends what is in the outbox until the stream ends. It blocks while the proxy does not read.
 func (s *Service) send(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) error {
 	for {
 		select {
-		case err := <-st.failed:
-			return err
+		case <-g.Context().Done():
+			return g.Context().Err()
 		case <-st.ready:
 		}
-		if err := s.sendAll(g, st); err != nil {
-			return err
-		}
-	}
-}
-
-// sendAll sends what is in the outbox. Sending blocks while the proxy does not read, so it is
-// done in a goroutine that ends with the stream.
-func (s *Service) sendAll(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) error {
-	for {
-		batch := s.nextBatch(st)
-		if len(batch) == 0 {
-			return nil
-		}
-		sent := make(chan error, 1)
-		go func() { sent <- g.Send(newResponse(batch)) }()
-		select {
-		case err := <-st.failed:
-			return err
-		case err := <-sent:
-			if err != nil {
+		for batch := s.nextBatch(st); len(batch) > 0; batch = s.nextBatch(st) {
+			if err := g.Send(newResponse(batch)); err != nil {
 				return err
 			}
+			s.finishBatch(st, batch)
 		}
-		s.finishBatch(st, batch)
 	}
 }
 

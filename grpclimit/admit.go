@@ -5,15 +5,11 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strconv"
-	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/penstock-io/penstock/overload"
 )
@@ -76,7 +72,9 @@ func newAdmission(g *overload.Gate, o *AdmitOptions) *admission {
 func (a *admission) admit(ctx context.Context, call Call, setTrailer func(metadata.MD), serve func() (any, error)) (reply any, err error) {
 	pass, err := a.enter(ctx, call)
 	if err != nil {
-		setTrailer(retryPushback(err))
+		if full, ok := errors.AsType[*overload.FullError](err); ok {
+			setTrailer(pushback(full.RetryAfter))
+		}
 		return a.Instead(ctx, call, err)
 	}
 	outcome := overload.Failure // of a panic
@@ -105,25 +103,11 @@ func (a *admission) enter(ctx context.Context, call Call) (overload.Pass, error)
 
 // refusal gives the error of a gate a gRPC code.
 func refusal(err error) error {
-	var full *overload.FullError
-	if !errors.As(err, &full) {
+	full, ok := errors.AsType[*overload.FullError](err)
+	if !ok {
 		return asStatus(err)
 	}
-	s := status.New(codes.Unavailable, "too many calls in flight")
-	if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(full.RetryAfter)}); err == nil {
-		s = detailed
-	}
-	return s.Err()
-}
-
-// retryPushback returns the metadata that clients with automatic retries obey.
-func retryPushback(err error) metadata.MD {
-	var full *overload.FullError
-	if !errors.As(err, &full) {
-		return nil
-	}
-	ms := (full.RetryAfter + time.Millisecond - 1) / time.Millisecond
-	return metadata.Pairs(pushbackName, strconv.FormatInt(int64(ms), 10))
+	return withDetails(codes.Unavailable, "too many calls in flight", retryInfo(full.RetryAfter))
 }
 
 func outcomeOf(ctx context.Context, err error, isFailure func(error) bool) overload.Outcome {

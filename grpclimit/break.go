@@ -46,12 +46,17 @@ func UnaryBreak(g *overload.BreakerGroup, o *BreakOptions) grpc.UnaryClientInter
 }
 
 func newBreaking(g *overload.BreakerGroup, o *BreakOptions) *breaking {
-	if g == nil {
-		g = overload.NewBreakerGroup(nil)
-	}
-	b := &breaking{group: g, BreakOptions: *cmp.Or(o, &BreakOptions{})}
+	b := &breaking{group: cmp.Or(g, overload.NewBreakerGroup(nil)), BreakOptions: *cmp.Or(o, &BreakOptions{})}
 	if b.IsFailure == nil {
 		b.IsFailure = IsServerFailure
+	}
+	if b.Instead == nil {
+		b.Instead = func(_ context.Context, _ Call, _ any, err error) error { return err }
+	}
+	if b.InsteadStream == nil {
+		b.InsteadStream = func(_ context.Context, _ *grpc.StreamDesc, _ Call, err error) (grpc.ClientStream, error) {
+			return nil, err
+		}
 	}
 	return b
 }
@@ -79,11 +84,11 @@ func (b *breaking) unary(ctx context.Context, method string, req, reply any, cc 
 	}
 	admitted, err := b.group.Allow(b.keyOf(ctx, call, cc))
 	if err != nil {
-		return b.instead(ctx, call, reply, asStatus(err))
+		return b.Instead(ctx, call, reply, asStatus(err))
 	}
 	outcome, err := b.send(ctx, admitted, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
 	if outcome == overload.Failure {
-		return b.instead(ctx, call, reply, err)
+		return b.Instead(ctx, call, reply, err)
 	}
 	return err
 }
@@ -94,11 +99,4 @@ func (b *breaking) send(ctx context.Context, call overload.GroupCall, invoke fun
 	err = invoke()
 	outcome = outcomeOf(ctx, err, b.IsFailure)
 	return outcome, err
-}
-
-func (b *breaking) instead(ctx context.Context, call Call, reply any, err error) error {
-	if b.Instead == nil {
-		return err
-	}
-	return b.Instead(ctx, call, reply, err)
 }

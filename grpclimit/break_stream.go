@@ -37,7 +37,7 @@ func (b *breaking) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.C
 	}
 	admitted, err := b.group.AllowStream(b.keyOf(ctx, call, cc))
 	if err != nil {
-		return b.insteadStream(ctx, desc, call, asStatus(err))
+		return b.InsteadStream(ctx, desc, call, asStatus(err))
 	}
 	s := &breakStream{breaking: b, call: admitted, ctx: ctx, desc: desc}
 	s.isDue.Store(true)
@@ -53,18 +53,11 @@ func (b *breaking) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.C
 	s.ClientStream, err = open(ctx, desc, cc, method, append(opts[:len(opts):len(opts)], grpc.OnFinish(s.finish))...)
 	if err != nil {
 		s.finish(err)
-		return b.insteadStream(ctx, desc, call, err)
+		return b.InsteadStream(ctx, desc, call, err)
 	}
 	opened = true
 	s.isDue.Store(!desc.ClientStreams)
 	return s, nil
-}
-
-func (b *breaking) insteadStream(ctx context.Context, desc *grpc.StreamDesc, call Call, err error) (grpc.ClientStream, error) {
-	if b.InsteadStream == nil {
-		return nil, err
-	}
-	return b.InsteadStream(ctx, desc, call, err)
 }
 
 // A breakStream reports to a breaker what the server does. The end of the stream is

@@ -1,4 +1,10 @@
 package grpclimit
 
+import (
+	"google.golang.org/grpc/metadata"
+
+	"github.com/penstock-io/penstock/httplimit"
+)
+
 // Pushback is what clients that repeat calls by themselves go by.
-var Pushback = pushback
+func Pushback(answers []httplimit.Answer) metadata.MD { return pushback(retryAfter(answers)) }

@@ -47,10 +47,7 @@ const (
 // each attempt. A negative pushback means never. Put it before [UnaryBreak] in the chain, and do not
 // configure retries in the service config as well.
 func UnaryRetry(b *overload.RetryBudget, o *RetryOptions) grpc.UnaryClientInterceptor {
-	r := &retrying{budget: b, RetryOptions: *cmp.Or(o, &RetryOptions{})}
-	if b == nil {
-		r.budget = overload.NewRetryBudget(nil)
-	}
+	r := &retrying{budget: cmp.Or(b, overload.NewRetryBudget(nil)), RetryOptions: *cmp.Or(o, &RetryOptions{})}
 	r.Most = defaults.Or(r.Most, defaultRetries)
 	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)
 	if r.IsRetryable == nil {
@@ -90,8 +87,7 @@ func (r *retrying) again(ctx context.Context, wait time.Duration) bool {
 
 // retryWait is how long to wait before an attempt; it is negative if the server wants none.
 func retryWait(trailer metadata.MD, err error, attempt int) time.Duration {
-	var open *overload.OpenError
-	if errors.As(err, &open) {
+	if open, ok := errors.AsType[*overload.OpenError](err); ok {
 		return open.RetryAfter
 	}
 	if pushback := trailer.Get(pushbackName); len(pushback) > 0 {

@@ -196,7 +196,7 @@ func addressOf(ctx context.Context, resolver *address.Resolver, proxied bool) st
 }
 
 func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.Answer, setTrailer func(metadata.MD)) error {
-	setTrailer(pushback(answers))
+	setTrailer(pushback(retryAfter(answers)))
 	if p.Instead != nil {
 		if err := p.Instead(ctx, call, answers); err != nil {
 			return err

@@ -30,17 +30,24 @@ func Denial(answers []httplimit.Answer) error {
 			})
 		}
 	}
-	details := []protoadapt.MessageV1{quota}
-	message := "rate limit exceeded"
-	if retry := retryAfter(answers); retry != penstock.Never {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
-		message = fmt.Sprintf("rate limit exceeded, retry in %v", retry)
+	retry := retryAfter(answers)
+	if retry == penstock.Never {
+		return withDetails(codes.ResourceExhausted, "rate limit exceeded", quota)
 	}
-	s := status.New(codes.ResourceExhausted, message)
+	return withDetails(codes.ResourceExhausted, fmt.Sprintf("rate limit exceeded, retry in %v", retry), quota, retryInfo(retry))
+}
+
+// withDetails returns the error of a status with details.
+func withDetails(code codes.Code, message string, details ...protoadapt.MessageV1) error {
+	s := status.New(code, message)
 	if detailed, err := s.WithDetails(details...); err == nil {
 		s = detailed
 	}
 	return s.Err()
+}
+
+func retryInfo(after time.Duration) *errdetails.RetryInfo {
+	return &errdetails.RetryInfo{RetryDelay: durationpb.New(after)}
 }
 
 // ServiceUnavailable, as [Options.Unavailable], returns UNAVAILABLE.
@@ -62,8 +69,7 @@ const pushbackName = "grpc-retry-pushback-ms"
 
 // pushback returns the metadata that clients with automatic retries obey: a delay
 // in milliseconds, or -1 for no retry.
-func pushback(answers []httplimit.Answer) metadata.MD {
-	retry := retryAfter(answers)
+func pushback(retry time.Duration) metadata.MD {
 	if retry == penstock.Never {
 		return metadata.Pairs(pushbackName, "-1")
 	}

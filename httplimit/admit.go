@@ -74,8 +74,7 @@ func (a *admitted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *admission) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	var full *overload.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*overload.FullError](err); ok {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(seconds(full.RetryAfter), 1), 10))
 	}
 	a.Instead(w, r, err)

@@ -149,14 +149,13 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// tightest returns the index of the answer that represents all: of the denials
-// the one with the longest RetryAfter, otherwise the one with the least remaining
-// and, among equals, the longest ResetAfter.
-func tightest(answers []Answer) int {
-	at := 0
+// tightest returns the answer that represents all which match, or nil if none does: of the
+// denials the one with the longest RetryAfter, otherwise the one with the least remaining and,
+// among equals, the longest ResetAfter. It passes indexes, so that answers stay on the stack.
+func tightest(answers []Answer, matches func(i int) bool) (at *Answer) {
 	for i := range answers {
-		if tighter(&answers[i].Decision, &answers[at].Decision) {
-			at = i
+		if matches(i) && (at == nil || tighter(&answers[i].Decision, &at.Decision)) {
+			at = &answers[i]
 		}
 	}
 	return at

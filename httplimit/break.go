@@ -36,16 +36,16 @@ type BreakOptions struct {
 // as neither success nor failure. The call ends with the header of the response;
 // reading the body is not part of it. A nil group means one with all defaults.
 func Break(g *overload.BreakerGroup, o *BreakOptions) http.RoundTripper {
-	if g == nil {
-		g = overload.NewBreakerGroup(nil)
-	}
-	b := &breaking{group: g, BreakOptions: *cmp.Or(o, &BreakOptions{})}
+	b := &breaking{group: cmp.Or(g, overload.NewBreakerGroup(nil)), BreakOptions: *cmp.Or(o, &BreakOptions{})}
 	b.Transport = cmp.Or(b.Transport, http.DefaultTransport)
 	if b.Key == nil {
 		b.Key = func(r *http.Request) string { return hostOf(r.URL) }
 	}
 	if b.IsFailure == nil {
 		b.IsFailure = func(resp *http.Response, err error) bool { return err != nil || resp.StatusCode >= 500 }
+	}
+	if b.Instead == nil {
+		b.Instead = func(_ *http.Request, resp *http.Response, err error) (*http.Response, error) { return resp, err }
 	}
 	return b
 }
@@ -60,11 +60,11 @@ func (b *breaking) RoundTrip(r *http.Request) (*http.Response, error) {
 	call, err := b.group.Allow(b.Key(r))
 	if err != nil {
 		closeBody(r)
-		return b.instead(r, nil, err)
+		return b.Instead(r, nil, err)
 	}
 	resp, outcome, err := b.send(r, call)
 	if outcome == overload.Failure {
-		return b.instead(r, resp, err)
+		return b.Instead(r, resp, err)
 	}
 	return resp, err
 }
@@ -80,13 +80,6 @@ func (b *breaking) send(r *http.Request, call overload.GroupCall) (resp *http.Re
 		outcome = overload.Success
 	}
 	return resp, outcome, err
-}
-
-func (b *breaking) instead(r *http.Request, resp *http.Response, err error) (*http.Response, error) {
-	if b.Instead == nil {
-		return resp, err
-	}
-	return b.Instead(r, resp, err)
 }
 
 // CloseIdleConnections implements [http.Client.CloseIdleConnections].

@@ -98,7 +98,7 @@ func (f Form) SetHeaders(h http.Header, answers []Answer) {
 	}
 	var room [256]byte
 	var out fields
-	text, worst := room[:0], &answers[tightest(answers)]
+	text, worst := room[:0], tightest(answers, func(int) bool { return true })
 	switch f {
 	case IETF:
 		text = out.ietf(text, answers, worst)

@@ -26,15 +26,9 @@ func (f *fields) kong(text []byte, answers []Answer, worst *Answer) []byte {
 	text = f.number(text, "Ratelimit-Limit", worst.Decision.Limit)
 	text = f.number(text, "Ratelimit-Remaining", worst.Decision.Remaining)
 	text = f.number(text, "Ratelimit-Reset", seconds(worst.Decision.ResetAfter))
-	for i := range kongPeriods {
-		p := &kongPeriods[i]
-		var of *Answer
-		for k := range answers {
-			if answers[k].isPer(p.length, p.align) && (of == nil || tighter(&answers[k].Decision, &of.Decision)) {
-				of = &answers[k]
-			}
-		}
-		if of != nil {
+	for k := range kongPeriods {
+		p := &kongPeriods[k]
+		if of := tightest(answers, func(i int) bool { return answers[i].isPer(p.length, p.align) }); of != nil {
 			text = f.number(text, p.limit, of.Limit.Count)
 			text = f.number(text, p.remaining, min(of.Decision.Remaining, of.Limit.Count))
 		}

@@ -20,14 +20,9 @@ var openAIUnits = [...]struct {
 
 // openAI appends the fields of the tightest limit on requests, and of that on tokens.
 func (f *fields) openAI(text []byte, answers []Answer) []byte {
-	for i := range openAIUnits {
-		u := &openAIUnits[i]
-		var of *Answer
-		for k := range answers {
-			if slices.Contains(u.words, answers[k].lastWord()) && (of == nil || tighter(&answers[k].Decision, &of.Decision)) {
-				of = &answers[k]
-			}
-		}
+	for k := range openAIUnits {
+		u := &openAIUnits[k]
+		of := tightest(answers, func(i int) bool { return slices.Contains(u.words, answers[i].lastWord()) })
 		if of == nil {
 			continue
 		}

@@ -231,8 +231,7 @@ func (p *protection) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // badCost says what is wrong with the cost of a request.
 func badCost(err error) string {
 	const text = "the cost of the request is invalid"
-	var field *penstock.FieldError
-	if errors.As(err, &field) && field.Field == "Cost" {
+	if field, ok := errors.AsType[*penstock.FieldError](err); ok && field.Field == "Cost" {
 		return text + ": " + field.Problem
 	}
 	return text

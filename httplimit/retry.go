@@ -45,10 +45,7 @@ const (
 // to 50 ms, and twice as long with each attempt. A request whose body cannot be read again (GetBody), or
 // whose context would end before, is not sent again.
 func Retry(b *overload.RetryBudget, o *RetryOptions) http.RoundTripper {
-	r := &retrying{budget: b, RetryOptions: *cmp.Or(o, &RetryOptions{})}
-	if b == nil {
-		r.budget = overload.NewRetryBudget(nil)
-	}
+	r := &retrying{budget: cmp.Or(b, overload.NewRetryBudget(nil)), RetryOptions: *cmp.Or(o, &RetryOptions{})}
 	r.Transport = cmp.Or(r.Transport, http.DefaultTransport)
 	r.Most = defaults.Or(r.Most, defaultRetries)
 	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)
@@ -113,8 +110,7 @@ func (t *retrying) again(r *http.Request, wait time.Duration) (*http.Request, bo
 
 // retryWait is how long to wait before an attempt.
 func retryWait(resp *http.Response, err error, attempt int) time.Duration {
-	var open *overload.OpenError
-	if errors.As(err, &open) {
+	if open, ok := errors.AsType[*overload.OpenError](err); ok {
 		return open.RetryAfter
 	}
 	if resp != nil {

@@ -68,30 +68,24 @@ func (w *statusRecorder) result() int {
 // withMethodsOf returns the recorder with the optional methods (Flush, Hijack,
 // Push) that the original writer has.
 func (w *statusRecorder) withMethodsOf(other http.ResponseWriter) http.ResponseWriter {
-	flusher, flushes := other.(http.Flusher)
+	_, flushes := other.(http.Flusher)
 	hijacker, hijacks := other.(http.Hijacker)
 	pusher, pushes := other.(http.Pusher)
 	switch {
 	case flushes && hijacks:
-		return &flushHijackRecorder{flushRecorder{w, flusher}, hijacker}
+		return &flushHijackRecorder{flushRecorder{w}, hijacker}
 	case flushes && pushes:
-		return &flushPushRecorder{flushRecorder{w, flusher}, pusher}
+		return &flushPushRecorder{flushRecorder{w}, pusher}
 	case flushes:
-		return &flushRecorder{w, flusher}
+		return &flushRecorder{w}
 	}
 	return w
 }
 
-type flushRecorder struct {
-	*statusRecorder
-	flusher http.Flusher
-}
+type flushRecorder struct{ *statusRecorder }
 
 // Flush starts the response.
-func (w *flushRecorder) Flush() {
-	w.record(http.StatusOK)
-	w.flusher.Flush()
-}
+func (w *flushRecorder) Flush() { _ = w.FlushError() }
 
 // FlushError supports [http.ResponseController].
 func (w *flushRecorder) FlushError() error {

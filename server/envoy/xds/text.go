@@ -85,8 +85,7 @@ func (w *writer) decodeAll(response *discovery.DiscoveryResponse) ([]*resource, 
 // write returns the rule file of a resource.
 func (w *writer) write(r *resource) ([]byte, error) {
 	w.resource, w.text = r, nil
-	w.add("{domain: ")
-	w.addText(r.domain)
+	w.add("{domain: %+q", r.domain)
 	if err := w.writeDescriptors(r.descriptors, nil); err != nil {
 		return nil, err
 	}
@@ -94,10 +93,8 @@ func (w *writer) write(r *resource) ([]byte, error) {
 	return w.text, nil
 }
 
-func (w *writer) add(text string) { w.text = append(w.text, text...) }
-
-// addText adds a text in quotes. YAML has all the escapes that Go has.
-func (w *writer) addText(text string) { w.text = strconv.AppendQuoteToASCII(w.text, text) }
+// add adds to the text. YAML has all the escapes of %+q.
+func (w *writer) add(format string, args ...any) { w.text = fmt.Appendf(w.text, format, args...) }
 
 func (w *writer) writeDescriptors(all [][]byte, parent *node) error {
 	if len(all) == 0 {
@@ -131,11 +128,9 @@ func (w *writer) writeDescriptor(message []byte, parent *node) error {
 	}
 	n := newNode(parent, d)
 	w.resource.nodes = append(w.resource.nodes, n)
-	w.add("\n{key: ")
-	w.addText(d.key)
+	w.add("\n{key: %+q", d.key)
 	if d.value != "" {
-		w.add(", value: ")
-		w.addText(d.value)
+		w.add(", value: %+q", d.value)
 	}
 	w.addFlag("shadow_mode", d.shadow)
 	w.addFlag("detailed_metric", d.detailed)
@@ -153,7 +148,7 @@ func (w *writer) writeDescriptor(message []byte, parent *node) error {
 
 func (w *writer) addFlag(name string, on bool) {
 	if on {
-		w.add(", " + name + ": true")
+		w.add(", %s: true", name)
 	}
 }
 
@@ -165,16 +160,15 @@ func (w *writer) writeLimit(message []byte) error {
 	if err != nil {
 		return err
 	}
-	w.add(", rate_limit: {unlimited: " + strconv.FormatBool(l.unlimited))
+	w.add(", rate_limit: {unlimited: %t", l.unlimited)
 	if !l.unlimited || l.unit != 0 {
-		w.add(", unit: " + unitNames[min(l.unit, uint64(len(unitNames)-1))])
+		w.add(", unit: %s", unitNames[min(l.unit, uint64(len(unitNames)-1))])
 	}
 	if requests := uint32(l.requests); !l.unlimited || requests != 0 { // cut as protobuf does
-		w.add(", requests_per_unit: " + strconv.FormatUint(uint64(requests), 10))
+		w.add(", requests_per_unit: %d", requests)
 	}
 	if l.name != "" {
-		w.add(", name: ")
-		w.addText(l.name)
+		w.add(", name: %+q", l.name)
 	}
 	w.add(", replaces: [")
 	for _, message := range l.replaces {
@@ -182,9 +176,7 @@ func (w *writer) writeLimit(message []byte) error {
 		if err := w.decode("RateLimitReplace", message, fields{1: &name}); err != nil {
 			return err
 		}
-		w.add("{name: ")
-		w.addText(name)
-		w.add("}, ")
+		w.add("{name: %+q}, ", name)
 	}
 	w.add("]}")
 	return nil
@@ -217,7 +209,7 @@ func (w *writer) writeMetadata(message []byte) error {
 func (w *writer) addValue(value any) {
 	switch value := value.(type) {
 	case string:
-		w.addText(value)
+		w.add("%+q", value)
 	case []any:
 		w.add("[")
 		for _, element := range value {
@@ -228,9 +220,7 @@ func (w *writer) addValue(value any) {
 	case map[string]any:
 		w.add("{")
 		for _, name := range slices.Sorted(maps.Keys(value)) {
-			w.add("? ") // without it, YAML allows 1024 characters
-			w.addText(name)
-			w.add(" : ")
+			w.add("? %+q : ", name) // without the question mark, YAML allows 1024 characters
 			w.addValue(value[name])
 			w.add(", ")
 		}
@@ -244,8 +234,8 @@ func (w *writer) addValue(value any) {
 // located adds the descriptor to each error that is about one: the author of the rules does not
 // see the lines.
 func located(err error, resources []*resource) error {
-	var all rules.Errors
-	if !errors.As(err, &all) {
+	all, ok := errors.AsType[rules.Errors](err)
+	if !ok {
 		return err
 	}
 	named := make(rules.Errors, len(all))

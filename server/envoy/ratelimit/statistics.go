@@ -107,25 +107,21 @@ var totals = []struct {
 	of     func(*Statistics) uint64
 }{
 	// Domains without rules are one, because callers choose their names.
-	{"ratelimit.service.rate_limit.unknown.domain_not_found", totalDesc("rate_limit_domain_not_found", "Requests to domains without rules.", "", ""), (*Statistics).unknownDomains},
+	{"ratelimit.service.rate_limit.unknown.domain_not_found", totalDesc("rate_limit_domain_not_found", "Requests to domains without rules.", nil), (*Statistics).unknownDomains},
 	{"ratelimit.service.call.should_rate_limit.service_error", callErrorDesc("service_error"), func(s *Statistics) uint64 { return sum(s.source.ServiceErrors...) }},
 	{"ratelimit.service.call.should_rate_limit.redis_error", callErrorDesc("redis_error"), func(s *Statistics) uint64 { return sum(s.source.RedisErrors) }},
-	{"ratelimit.service.global_shadow_mode", totalDesc("global_shadow_mode", "Requests allowed by SHADOW_MODE only.", "", ""), func(s *Statistics) uint64 { return s.source.Engine.Shadowed.Load() }},
-	{"ratelimit_server." + method + ".total_requests", totalDesc("total_requests", "Calls by method.", "grpc_method", method), func(s *Statistics) uint64 { return s.histogram().GetSampleCount() }},
-	{"ratelimit.service.config_load_success", totalDesc("config_load_success", "Loads of the rules.", "", ""), func(s *Statistics) uint64 { return sum(s.source.Loads) }},
-	{"ratelimit.service.config_load_error", totalDesc("config_load_error", "Failed loads of the rules.", "", ""), func(s *Statistics) uint64 { return sum(s.source.FailedLoads) }},
+	{"ratelimit.service.global_shadow_mode", totalDesc("global_shadow_mode", "Requests allowed by SHADOW_MODE only.", nil), func(s *Statistics) uint64 { return s.source.Engine.Shadowed.Load() }},
+	{"ratelimit_server." + method + ".total_requests", totalDesc("total_requests", "Calls by method.", prometheus.Labels{"grpc_method": method}), func(s *Statistics) uint64 { return s.histogram().GetSampleCount() }},
+	{"ratelimit.service.config_load_success", totalDesc("config_load_success", "Loads of the rules.", nil), func(s *Statistics) uint64 { return sum(s.source.Loads) }},
+	{"ratelimit.service.config_load_error", totalDesc("config_load_error", "Failed loads of the rules.", nil), func(s *Statistics) uint64 { return sum(s.source.FailedLoads) }},
 }
 
-func totalDesc(name, help, label, value string) *prometheus.Desc {
-	labels := prometheus.Labels{}
-	if label != "" {
-		labels[label] = value
-	}
+func totalDesc(name, help string, labels prometheus.Labels) *prometheus.Desc {
 	return prometheus.NewDesc("ratelimit_service_"+name, help, nil, labels)
 }
 
 func callErrorDesc(kind string) *prometheus.Desc {
-	return totalDesc("should_rate_limit_error", "Calls without a decision of Redis, by kind.", "err_type", kind)
+	return totalDesc("should_rate_limit_error", "Calls without a decision of Redis, by kind.", prometheus.Labels{"err_type": kind})
 }
 
 // A collector exports statistics to Prometheus.

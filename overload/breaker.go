@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -88,9 +89,7 @@ type Breaker struct {
 
 // NewBreaker returns a closed breaker. Nil options mean all defaults.
 func NewBreaker(o *BreakerOptions) *Breaker {
-	if o == nil {
-		o = &BreakerOptions{}
-	}
+	o = cmp.Or(o, &BreakerOptions{})
 	b := &Breaker{}
 	b.init("", o, o.rules(), monotime.New(o.Now))
 	return b

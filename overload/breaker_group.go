@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -43,9 +44,7 @@ type groupBreaker struct {
 
 // NewBreakerGroup returns a group without breakers. Nil options mean all defaults.
 func NewBreakerGroup(o *BreakerGroupOptions) *BreakerGroup {
-	if o == nil {
-		o = &BreakerGroupOptions{}
-	}
+	o = cmp.Or(o, &BreakerGroupOptions{})
 	return &BreakerGroup{
 		options: o.BreakerOptions, maxKeys: defaults.Or(o.MaxKeys, defaultMaxKeys),
 		rules: o.rules(), clock: monotime.New(o.Now), breakers: map[string]*groupBreaker{},

@@ -2,7 +2,6 @@ package rls
 
 import (
 	"context"
-	"net"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -61,10 +60,11 @@ func (h *healthService) shutdown() {
 func (h *healthService) Watch(in *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	if !h.addWatcher(ctx) {
+	from := connectionOf(ctx)
+	if !h.addWatcher(from) {
 		return errTooManyWatchers
 	}
-	defer h.removeWatcher(ctx)
+	defer h.removeWatcher(from)
 	defer context.AfterFunc(h.stopping, cancel)()
 	err := h.Server.Watch(in, watchStream{stream, ctx})
 	if h.stopping.Err() == nil {
@@ -79,25 +79,17 @@ func (h *healthService) Watch(in *healthpb.HealthCheckRequest, stream healthpb.H
 
 // addWatcher counts a Watch call of a connection, and reports whether there may be another.
 // Unix sockets have no addresses that tell connections apart, and only local clients.
-func (h *healthService) addWatcher(ctx context.Context) bool {
-	from, ok := connectionOf(ctx)
-	if !ok {
-		return true
-	}
+func (h *healthService) addWatcher(from string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.watchers[from] >= maxWatchers {
+	if from != "" && h.watchers[from] >= maxWatchers {
 		return false
 	}
 	h.watchers[from]++
 	return true
 }
 
-func (h *healthService) removeWatcher(ctx context.Context) {
-	from, ok := connectionOf(ctx)
-	if !ok {
-		return
-	}
+func (h *healthService) removeWatcher(from string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.watchers[from]--; h.watchers[from] == 0 {
@@ -105,14 +97,12 @@ func (h *healthService) removeWatcher(ctx context.Context) {
 	}
 }
 
-// connectionOf returns the address at the other end of a call's TCP connection.
-func connectionOf(ctx context.Context) (address string, ok bool) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return "", false
+// connectionOf returns the address at the other end of a call's TCP connection, or "".
+func connectionOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() == "tcp" {
+		return p.Addr.String()
 	}
-	_, ok = p.Addr.(*net.TCPAddr)
-	return p.Addr.String(), ok
+	return ""
 }
 
 // A watchStream is the stream of a Watch call with another context.

@@ -67,12 +67,6 @@ type OtherService interface {
 }
 
 const (
-	defaultMaxMessageBytes   = 256 << 10
-	defaultMaxStreams        = 256
-	defaultMaxConnectionAge  = 24 * time.Hour
-	defaultMaxConnectionIdle = 10 * time.Minute
-	defaultAgeGrace          = time.Hour
-
 	maxHeaderBytes = 16 << 10
 
 	// numWorkers is the number of goroutines kept for calls. A call that waits for the
@@ -124,16 +118,16 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(numWorkers),
-		grpc.MaxRecvMsgSize(defaults.Or(o.MaxMessageBytes, defaultMaxMessageBytes)),
-		grpc.MaxConcurrentStreams(uint32(defaults.Or(o.MaxStreams, defaultMaxStreams))),
+		grpc.MaxRecvMsgSize(defaults.Or(o.MaxMessageBytes, 256<<10)),
+		grpc.MaxConcurrentStreams(uint32(defaults.Or(o.MaxStreams, 256))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.InTapHandle(o.beginCall),
 		grpc.StreamInterceptor(boundFirstMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge:      defaults.Or(o.MaxConnectionAge, defaultMaxConnectionAge),
-			MaxConnectionAgeGrace: defaults.Or(o.MaxConnectionAgeGrace, defaultAgeGrace),
-			MaxConnectionIdle:     defaults.Or(o.MaxConnectionIdle, defaultMaxConnectionIdle),
+			MaxConnectionAge:      defaults.Or(o.MaxConnectionAge, 24*time.Hour),
+			MaxConnectionAgeGrace: defaults.Or(o.MaxConnectionAgeGrace, time.Hour),
+			MaxConnectionIdle:     defaults.Or(o.MaxConnectionIdle, 10*time.Minute),
 			Time:                  keepaliveTime,
 			Timeout:               keepaliveTimeout,
 		}),

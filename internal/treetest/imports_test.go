@@ -124,7 +124,7 @@ var rules = []rule{
 		because: "a program that only wants a circuit breaker downloads and learns nothing else",
 		in:      []string{"./overload"},
 		forbid:  []string{"*"},
-		unless:  []string{"std", "./internal/breaker", "./internal/monotime"},
+		unless:  []string{"std", "./internal/breaker", "./internal/defaults", "./internal/monotime"},
 		breaks:  [2]string{"overload/breaker.go", module},
 		keeps:   [2]string{"overload/breaker.go", module + "/internal/breaker"},
 	},

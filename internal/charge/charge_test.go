@@ -166,7 +166,7 @@ func TestSetTakeStoreFailureKeepsEarlierCharges(t *testing.T) {
 	s, _ := charge.NewSet([]*penstock.Limiter{a, limiter(t, broken, "10/1h")})
 	ps := parts(3, 1)
 	began := time.Now()
-	n, ok, err := s.Take(t.Context(), ps, time.Now())
+	n, ok, err := s.Take(t.Context(), ps, began)
 	if n != 1 || !ok || !errors.Is(err, lost) || remaining(t, a) != 7 {
 		t.Errorf("%d decided, %v, %v, and %d of 10 remain", n, ok, err, remaining(t, a))
 	}

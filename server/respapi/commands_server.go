@@ -93,7 +93,7 @@ func (c *conn) config(args [][]byte) {
 		{"databases", "1"},
 		{"maxclients", strconv.Itoa(limit)},
 		{"save", ""},
-		{"timeout", strconv.FormatInt(int64(c.server.options.IdleTimeout/time.Second), 10)},
+		{"timeout", strconv.FormatInt(int64(c.server.timeouts[idle]/time.Second), 10)},
 	}
 	var found []string
 	for _, s := range settings {

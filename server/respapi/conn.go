@@ -84,7 +84,7 @@ func (c *conn) serve() {
 	}
 }
 
-// handshake completes a TLS handshake before the first read, within CommandTimeout.
+// handshake completes a TLS handshake before the first read, within commandTimeout.
 func (c *conn) handshake() bool {
 	secure, ok := c.net.(interface{ HandshakeContext(context.Context) error })
 	if ok {
@@ -133,7 +133,7 @@ func (c *conn) makeRoom() {
 // executeBuffered executes all complete commands in the buffer.
 func (c *conn) executeBuffered() {
 	defer c.recoverPanic()
-	start := c.startTimer()
+	start := time.Now()
 	for !c.closing {
 		c.replied = len(c.out.buf)
 		n, err := c.parser.next(c.in[c.start:c.end])
@@ -188,14 +188,6 @@ func (c *conn) flushCounters() {
 	c.counters.Flush()
 	c.server.commands.Add(c.executed)
 	c.executed = 0
-}
-
-// startTimer returns the time if latency is observed.
-func (c *conn) startTimer() (start time.Time) {
-	if c.server.options.ObserveLatency != nil {
-		start = time.Now()
-	}
-	return start
 }
 
 // observeLatency reports the latency if any command asked for a decision. Others, such as the

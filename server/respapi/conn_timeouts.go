@@ -1,8 +1,6 @@
 package respapi
 
-import (
-	"time"
-)
+import "time"
 
 // A connection publishes what it is doing, and the server checks periodically for how
 // long it has been doing that. This costs a connection one store per step, where
@@ -17,6 +15,18 @@ const (
 	numActivities
 )
 
+// Timeouts are for how long a connection may do one thing, to a quarter of the shortest of them;
+// 0 is for ever.
+type timeouts [numActivities]time.Duration
+
+const (
+	idleTimeout    = 10 * time.Minute
+	commandTimeout = 5 * time.Second
+	writeTimeout   = 10 * time.Second
+)
+
+var defaultTimeouts = timeouts{idle: idleTimeout, partial: commandTimeout, writing: writeTimeout}
+
 // An observation is what the server last saw of a connection.
 type observation struct {
 	activity uint64    // conn.activity: the activity and its round
@@ -30,27 +40,24 @@ func (c *conn) setActivity(a uint64) { c.activity.Store(c.rounds*numActivities +
 
 // reap closes connections that exceed a timeout, until Shutdown has finished.
 func (s *Server) reap() {
-	timeouts := [numActivities]time.Duration{
-		idle: s.options.IdleTimeout, partial: s.options.CommandTimeout, writing: s.options.WriteTimeout,
-	}
-	tick := time.NewTicker(max(min(timeouts[idle], timeouts[partial], timeouts[writing])/4, time.Millisecond))
+	tick := time.NewTicker(min(s.timeouts[idle], s.timeouts[partial], s.timeouts[writing]) / 4)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.closeStalled(timeouts, time.Now())
+			s.closeStalled(time.Now())
 		case <-s.ctx.Done():
 			return
 		}
 	}
 }
 
-func (s *Server) closeStalled(timeouts [numActivities]time.Duration, now time.Time) {
+func (s *Server) closeStalled(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		activity := c.activity.Load()
-		timeout := timeouts[activity%numActivities]
+		timeout := s.timeouts[activity%numActivities]
 		switch {
 		case activity != c.observed.activity || c.observed.since.IsZero():
 			c.observed = observation{activity, now}

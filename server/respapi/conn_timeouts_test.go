@@ -18,24 +18,23 @@ import (
 // In a synctest bubble timeouts take no real time, and are exact but for the reaper's tick.
 func TestConnTimeoutsCloseStalledConnections(t *testing.T) {
 	cases := map[string]struct {
-		want    time.Duration // at least, and at most half as long again
-		options Options
-		client  func(nc net.Conn)
+		want   time.Duration // at least, and at most half as long again
+		client func(nc net.Conn)
 	}{
 		"no command": {
-			want: defaultIdleTimeout, client: func(net.Conn) {},
+			want: idleTimeout, client: func(net.Conn) {},
 		},
 		"idle after a command": {
-			want: defaultIdleTimeout, client: func(nc net.Conn) { write(nc, encode("PING")) },
+			want: idleTimeout, client: func(nc net.Conn) { write(nc, encode("PING")) },
 		},
 		"incomplete command": {
-			want: defaultCommandTimeout, client: func(nc net.Conn) { write(nc, encode("PING")+"*2\r\n$4\r\nEC") },
+			want: commandTimeout, client: func(nc net.Conn) { write(nc, encode("PING")+"*2\r\n$4\r\nEC") },
 		},
 		"incomplete inline command": {
-			want: defaultCommandTimeout, client: func(nc net.Conn) { write(nc, "PI") },
+			want: commandTimeout, client: func(nc net.Conn) { write(nc, "PI") },
 		},
 		"one byte a second": {
-			want: defaultCommandTimeout, client: func(nc net.Conn) {
+			want: commandTimeout, client: func(nc net.Conn) {
 				for range 100 {
 					time.Sleep(time.Second)
 					if _, err := nc.Write([]byte("a")); err != nil {
@@ -44,15 +43,12 @@ func TestConnTimeoutsCloseStalledConnections(t *testing.T) {
 				}
 			},
 		},
-		"configured timeout": {
-			want: time.Minute, options: Options{IdleTimeout: time.Minute}, client: func(net.Conn) {},
-		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newPipeListener()
-				serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, &c.options), l)
+				serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), l)
 				nc := l.dial()
 				var client sync.WaitGroup
 				client.Go(func() { c.client(nc) })
@@ -116,8 +112,8 @@ func TestConnSlowReaderIsClosed(t *testing.T) {
 				break
 			}
 		}
-		if took := time.Since(start); took < defaultWriteTimeout || took > defaultWriteTimeout*3/2 {
-			t.Errorf("closed after %v, want %v", took, defaultWriteTimeout)
+		if took := time.Since(start); took < writeTimeout || took > writeTimeout*3/2 {
+			t.Errorf("closed after %v, want %v", took, writeTimeout)
 		}
 		if sent > 2*minReadBuffer {
 			t.Errorf("the server read %d bytes before the client read its first reply", sent)
@@ -133,11 +129,11 @@ func TestConnSlowButActiveClientStaysOpen(t *testing.T) {
 		nc := l.dial()
 		defer func() { _ = nc.Close() }()
 		for range 10 {
-			time.Sleep(defaultIdleTimeout * 3 / 4)
+			time.Sleep(idleTimeout * 3 / 4)
 			write(nc, "PI")
-			time.Sleep(defaultCommandTimeout * 3 / 4)
+			time.Sleep(commandTimeout * 3 / 4)
 			write(nc, "NG\r\n")
-			time.Sleep(defaultWriteTimeout * 3 / 4)
+			time.Sleep(writeTimeout * 3 / 4)
 			reply := make([]byte, 7)
 			if _, err := io.ReadFull(nc, reply); err != nil || string(reply) != "+PONG\r\n" {
 				t.Fatalf("got %q, %v", reply, err)
@@ -150,7 +146,7 @@ func TestConnSlowButActiveClientStaysOpen(t *testing.T) {
 func TestConnThatWaitsForTheStoreStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
-			time.Sleep(2 * defaultWriteTimeout)
+			time.Sleep(2 * writeTimeout)
 			return penstock.Decision{Allowed: true, Limit: 1}, nil
 		})
 		l := newPipeListener()
@@ -175,7 +171,7 @@ func TestConnActiveBetweenTicksStaysOpen(t *testing.T) {
 		nc := l.dial()
 		defer func() { _ = nc.Close() }()
 		reply := make([]byte, 7)
-		for start := time.Now(); time.Since(start) < 3*defaultIdleTimeout; time.Sleep(10 * time.Second) {
+		for start := time.Now(); time.Since(start) < 3*idleTimeout; time.Sleep(10 * time.Second) {
 			write(nc, encode("PING"))
 			if _, err := io.ReadFull(nc, reply); err != nil {
 				t.Fatalf("closed after %v: %v", time.Since(start), err)

@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -38,12 +37,6 @@ type Options struct {
 	// Default: INFO reports zeros.
 	Listener *connlimit.Listener
 
-	// IdleTimeout closes a connection without commands, CommandTimeout one with an
-	// incomplete command, and WriteTimeout one that does not read its replies. They
-	// are accurate to a quarter of the shortest. Default: 10 minutes, 5 seconds,
-	// 10 seconds.
-	IdleTimeout, CommandTimeout, WriteTimeout time.Duration
-
 	// ObserveLatency is called with the duration of each pipeline of commands that asks
 	// for a decision. It is called concurrently, and must not block. Default: none.
 	ObserveLatency func(time.Duration)
@@ -53,33 +46,6 @@ type Options struct {
 
 	// Audit records refunds and resets, done or refused. Default: none are.
 	Audit *audit.Log
-}
-
-const (
-	defaultIdleTimeout    = 10 * time.Minute
-	defaultCommandTimeout = 5 * time.Second
-	defaultWriteTimeout   = 10 * time.Second
-)
-
-func (o *Options) withDefaults() (n Options, err error) {
-	if o != nil {
-		n = *o
-	}
-	for _, t := range []struct {
-		name      string
-		value     *time.Duration
-		byDefault time.Duration
-	}{
-		{"IdleTimeout", &n.IdleTimeout, defaultIdleTimeout},
-		{"CommandTimeout", &n.CommandTimeout, defaultCommandTimeout},
-		{"WriteTimeout", &n.WriteTimeout, defaultWriteTimeout},
-	} {
-		if *t.value < 0 {
-			return n, fmt.Errorf("respapi: Options.%s %v: must not be negative", t.name, *t.value)
-		}
-		*t.value = cmp.Or(*t.value, t.byDefault)
-	}
-	return n, nil
 }
 
 // A Server serves Redis clients. It is safe for concurrent use.
@@ -100,12 +66,13 @@ type Server struct {
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	closing   bool // Shutdown was called
-	reaping   bool
+	reaping   sync.Once
 	accepting sync.WaitGroup // calls of Serve
 	openConns sync.WaitGroup
 
 	lastID, accepted, commands atomic.Int64
 
+	timeouts   timeouts
 	closeWaits closeWaits
 }
 
@@ -119,28 +86,24 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if e == nil {
 		return nil, errors.New("respapi: no engine")
 	}
-	options, err := o.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
 		engine:    e,
-		options:   options,
+		options:   *cmp.Or(o, &Options{}),
 		limiters:  limiterCache{engine: e},
 		now:       time.Now,
 		started:   time.Now(),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 
+		timeouts:   defaultTimeouts,
 		closeWaits: defaultCloseWaits,
 	}
 	_, s.transientKeys = e.Store().(penstock.TransientKeyStore)
 	s.keyCounter, _ = e.Store().(keyCounter)
-	if s.keyLimiters, err = newKeyLimiters(e.Store()); err != nil {
-		return nil, err
-	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s, nil
+	var err error
+	s.keyLimiters, err = newKeyLimiters(e.Store())
+	return s, err
 }
 
 // Serve accepts connections until Shutdown, and then returns nil.
@@ -171,10 +134,7 @@ func (s *Server) addListener(l net.Listener) bool {
 	}
 	s.listeners[l] = struct{}{}
 	s.accepting.Add(1)
-	if !s.reaping {
-		s.reaping = true
-		go s.reap()
-	}
+	s.reaping.Do(func() { go s.reap() })
 	return true
 }
 
@@ -203,9 +163,8 @@ func (s *Server) startConn(nc net.Conn) {
 		return
 	}
 	s.conns[c] = struct{}{}
-	s.openConns.Add(1)
 	s.accepted.Add(1)
-	go c.serve()
+	s.openConns.Go(c.serve)
 }
 
 // markEstablished marks a connection whose TLS handshake is done. Shutdown lets
@@ -222,9 +181,8 @@ func (s *Server) markEstablished(c *conn) {
 // removeConn is called once by each connection that was started.
 func (s *Server) removeConn(c *conn) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.conns, c)
-	s.mu.Unlock()
-	s.openConns.Done()
 }
 
 // WriteMaxClients writes Redis's error for a connection over the limit. It takes at most ten

@@ -49,7 +49,8 @@ func TestServerServesTLS(t *testing.T) {
 // An incomplete handshake times out like an incomplete command.
 func TestTLSHandshakeTimesOut(t *testing.T) {
 	l := newTestListener(t)
-	s := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	s.timeouts[partial] = 20 * time.Millisecond
 	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))
 	c := l.dial(t)
 	c.send("\x16\x03\x01")

@@ -5,8 +5,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // entry returns an entry of the audit log for a command.
@@ -21,31 +21,29 @@ func (c *conn) takeEntries(t *takeCall) []audit.Entry {
 
 // refundOrReset executes a PENSTOCK.TAKE that undoes a limit, with a record in the audit
 // log. It does not wait for the rest of its pipeline: the batch has no record.
-func (c *conn) refundOrReset(t *takeCall) error {
+func (c *conn) refundOrReset(t *takeCall) (err error) {
 	c.flushBatch() // replies are in the order of commands
 	var r penstock.Request
 	if !t.ByRules() {
-		var err error
 		if r, err = c.storeRequest(t); err != nil {
 			return err
 		}
 	}
 	ps, err := c.server.options.Audit.BeginAll(c.takeEntries(t))
-	switch {
-	case err != nil:
-		return err
-	case t.ByRules():
-		var result engine.Result
-		err = c.takeByRules(t, &result)
-		audit.ReturnAll(ps, t.Descriptors, &result, err)
-		return err
-	}
-	d, err := c.takeNow(&r)
 	if err != nil {
-		ps[0].Fail(err)
 		return err
 	}
-	ps[0].Return(nil, &d)
+	var reply takecall.Reply
+	if t.ByRules() {
+		reply.Parts, err = c.takeByRules(t)
+	} else {
+		reply, err = c.takeNow(&r)
+	}
+	if err != nil {
+		audit.FailAll(ps, err)
+		return err
+	}
+	t.RecordRefunds(ps, &reply)
 	return nil
 }
 

@@ -51,8 +51,8 @@ func (c *conn) decideTake(args [][]byte, settle bool) error {
 		return c.refundOrReset(t)
 	case t.ByRules():
 		c.flushBatch()
-		var result engine.Result
-		return c.takeByRules(t, &result)
+		_, err = c.takeByRules(t)
+		return err
 	}
 	r, err := c.storeRequest(t)
 	if err != nil {
@@ -83,27 +83,29 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 }
 
 // takeNow decides a request at once.
-func (c *conn) takeNow(r *penstock.Request) (penstock.Decision, error) {
+func (c *conn) takeNow(r *penstock.Request) (reply takecall.Reply, err error) {
 	d, err := c.server.engine.Store().Take(c.server.ctx, *r)
 	c.server.engine.Denials.ForgetReturned(r)
 	if err != nil {
 		c.counters.Fail()
-		return d, err
+		return reply, err
 	}
 	c.count(&r.Limit, r.Key, r.Cost, &d)
-	reply := takecall.UnderLimit(r, d)
+	reply = takecall.UnderLimit(r, d)
 	c.out.take(&reply)
-	return d, nil
+	return reply, nil
 }
 
-// takeByRules decides descriptors by the rules of a domain.
-func (c *conn) takeByRules(t *takeCall, result *engine.Result) error {
-	if err := t.Decide(c.server.ctx, c.server.engine, t.Descriptors, result); err != nil {
-		return err
+// takeByRules decides descriptors by the rules of a domain, and returns the reply to each.
+func (c *conn) takeByRules(t *takeCall) ([]takecall.Reply, error) {
+	var result engine.Result
+	if err := t.Decide(c.server.ctx, c.server.engine, t.Descriptors, &result); err != nil {
+		return nil, err
 	}
-	c.server.options.Requests.DeniedByRules(t.Descriptors, result)
-	c.out.take(replyByRules(t, result))
-	return nil
+	c.server.options.Requests.DeniedByRules(t.Descriptors, &result)
+	parts := t.UnderRules(&result, t.Descriptors)
+	c.out.takeParts(!result.OverLimit, parts)
+	return parts, nil
 }
 
 // A permissionError means that the connection lacks the rights of a refund.

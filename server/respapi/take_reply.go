@@ -2,20 +2,19 @@ package respapi
 
 import (
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
-// replyByRules returns the reply for the result of a command by rules. If it has several
-// descriptors, the decision is the tightest of those that agree with the outcome.
-func replyByRules(t *takeCall, result *engine.Result) *takecall.Reply {
-	parts := t.UnderRules(result, t.Descriptors)
+// takeParts appends the reply to a command by rules. If it has several descriptors, the
+// decision is the tightest of those that agree with the outcome.
+func (r *reply) takeParts(allowed bool, parts []takecall.Reply) {
 	if len(parts) == 1 {
-		parts[0].Decision.Allowed = !result.OverLimit
-		return &parts[0]
+		parts[0].Decision.Allowed = allowed
+		r.take(&parts[0])
+		return
 	}
-	whole := takecall.Combine(!result.OverLimit, parts)
-	return &whole
+	whole := takecall.Combine(allowed, parts)
+	r.take(&whole)
 }
 
 // take appends a reply: names and values, as a map where the protocol has maps. Allowed is

@@ -132,14 +132,14 @@ const ownPrefix = "PENSTOCK."
 
 func (c *conn) replyUnknown(args [][]byte) {
 	// The log gets no arguments: a misspelt AUTH has a password.
-	c.logInvalid(requestlog.NotFound, "unknown command "+printable(args[0][:min(len(args[0]), 128)]))
+	c.logInvalid(requestlog.NotFound, "unknown command "+printedWord(args[0]))
 	var b strings.Builder
-	b.WriteString("ERR unknown command '" + printable(args[0][:min(len(args[0]), 128)]) + "', with args beginning with: ")
+	b.WriteString("ERR unknown command '" + printedWord(args[0]) + "', with args beginning with: ")
 	for _, arg := range args[1:] {
-		if b.Len() > 128 {
+		if b.Len() > maxPrintedWord {
 			break
 		}
-		b.WriteString("'" + printable(arg[:min(len(arg), 128)]) + "' ")
+		b.WriteString("'" + printedWord(arg) + "' ")
 	}
 	if name := string(args[0]); len(name) > len(ownPrefix) && strings.EqualFold(name[:len(ownPrefix)], ownPrefix) {
 		b.WriteString("; see PENSTOCK.TAKE HELP")

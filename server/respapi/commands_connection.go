@@ -2,7 +2,6 @@ package respapi
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/penstock-io/penstock/server/callers"
@@ -89,12 +88,7 @@ func (c *conn) rejectPassword() {
 func (c *conn) hello(args [][]byte) {
 	resp3, name := c.out.resp3, c.session.name
 	if len(args) > 1 {
-		switch string(args[1]) {
-		case "2":
-			resp3 = false
-		case "3":
-			resp3 = true
-		default:
+		if resp3 = string(args[1]) == "3"; !resp3 && string(args[1]) != "2" {
 			c.out.error(noProto)
 			return
 		}
@@ -138,13 +132,9 @@ func (c *conn) helloOptions(options [][]byte, name *string) bool {
 
 // replyHello appends the properties of server and connection.
 func (c *conn) replyHello() {
-	proto := int64(2)
-	if c.out.resp3 {
-		proto = 3
-	}
 	c.out.mapHeader(7)
 	c.out.texts("server", "penstock", "version", redisVersion)
-	c.out.field("proto", proto)
+	c.out.field("proto", c.out.version())
 	c.out.field("id", c.id)
 	c.out.texts("mode", "standalone", "role", "master", "modules")
 	c.out.arrayHeader(0)
@@ -258,20 +248,7 @@ func (c *conn) setInfo(option, value string) {
 
 // clientLine returns the connection's line of CLIENT LIST.
 func (c *conn) clientLine() string {
-	resp := "2"
-	if c.out.resp3 {
-		resp = "3"
-	}
-	line := []string{
-		"id=" + strconv.FormatInt(c.id, 10),
-		"addr=" + c.net.RemoteAddr().String(),
-		"laddr=" + c.net.LocalAddr().String(),
-		"name=" + c.session.name,
-		"db=0",
-		"user=default",
-		"lib-name=" + c.session.libName,
-		"lib-ver=" + c.session.libVer,
-		"resp=" + resp,
-	}
-	return strings.Join(line, " ") + "\n"
+	s := &c.session
+	return fmt.Sprintf("id=%d addr=%s laddr=%s name=%s db=0 user=default lib-name=%s lib-ver=%s resp=%d\n",
+		c.id, c.net.RemoteAddr(), c.net.LocalAddr(), s.name, s.libName, s.libVer, c.out.version())
 }

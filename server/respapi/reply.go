@@ -11,6 +11,14 @@ type reply struct {
 	resp3 bool
 }
 
+// version returns the version of the protocol.
+func (r *reply) version() int64 {
+	if r.resp3 {
+		return 3
+	}
+	return 2
+}
+
 func (r *reply) simple(s string) {
 	r.buf = append(append(append(r.buf, '+'), s...), "\r\n"...)
 }

@@ -29,8 +29,5 @@ func (c *conn) logError(err error) {
 }
 
 func (c *conn) logInvalid(reason requestlog.Reason, problem string) {
-	if c.server.options.Requests == nil {
-		return
-	}
 	c.server.options.Requests.Invalid(reason, problem, c.net.RemoteAddr().String())
 }

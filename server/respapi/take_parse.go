@@ -133,11 +133,11 @@ func limitWord(arg []byte) bool {
 	return bytes.ContainsAny(arg, "=-")
 }
 
+// maxPrintedWord bounds the bytes of an argument that errors repeat.
+const maxPrintedWord = 128
+
 // printedWord returns an argument as errors repeat it.
-func printedWord(arg []byte) string {
-	const longest = 128
-	return printable(arg[:min(len(arg), longest)])
-}
+func printedWord(arg []byte) string { return printable(arg[:min(len(arg), maxPrintedWord)]) }
 
 // parseWord parses what follows a word, and returns the number of arguments used.
 func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
@@ -149,14 +149,9 @@ func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
 	}
 	t.words |= word
 	switch {
-	case word == wordAtMost:
-		t.Request.AtMost = true
-		return 0, nil
-	case word == wordOverdraw:
-		t.Request.Overdraw = true
-		return 0, nil
-	case word == wordNewID:
-		t.Request.NewID = true
+	case word.has(wordAtMost | wordOverdraw | wordNewID):
+		r := &t.Request
+		r.AtMost, r.Overdraw, r.NewID = t.words.has(wordAtMost), t.words.has(wordOverdraw), t.words.has(wordNewID)
 		return 0, nil
 	case word == wordEntries:
 		return t.parseEntries(args)

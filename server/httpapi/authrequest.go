@@ -24,10 +24,6 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 		s.writeAuthProblem(w, r, err)
 		return
 	}
-	if s.usesReservedName([]takeRequest{a.takeRequest}) && !s.mayRefund(r) {
-		s.writeProblem(w, r, refundForbidden)
-		return
-	}
 	c := calls.Get().(*call)
 	defer c.release()
 	response, err := s.decideAndHold(r, c, a)
@@ -51,9 +47,7 @@ var noStore = []string{"no-store"}
 // that long, and refunded if the client disconnects before.
 func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
 	ctx := r.Context()
-	start := s.startTimer()
 	response, err := s.decideAuthRequest(r, c, a)
-	s.stopTimer(ctx, start)
 	delay := response.Decision.Delay
 	if err != nil || !response.Decision.Allowed || delay == 0 {
 		return response, err
@@ -73,6 +67,7 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 }
 
 func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
+	defer s.observe(r.Context(), time.Now())
 	if a.ByRules() {
 		a.Request.MaxDelay = min(cmp.Or(a.Request.MaxDelay, s.maxHold), s.maxHold)
 		return c.decideByRules(r.Context(), s.engine, &a.takeRequest)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
@@ -10,6 +11,8 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
@@ -63,53 +66,66 @@ const (
 	problemBase = "https://pkg.go.dev/github.com/penstock-io/penstock/server/httpapi#"
 )
 
+// A problemType is what the problems of one type have in common.
+type problemType struct {
+	status int
+	reason requestlog.Reason // "" if the request is not at fault
+	title  string
+	detail string // unless it depends on the request
+}
+
+var problemTypes = map[string]problemType{
+	ProblemMalformed: {http.StatusBadRequest, requestlog.Malformed, "Malformed request", ""},
+	ProblemBadLimit:  {http.StatusBadRequest, requestlog.BadLimit, "Invalid limit", ""},
+	ProblemBadKey:    {http.StatusBadRequest, requestlog.BadKey, "Invalid key", ""},
+	ProblemBadCost:   {http.StatusBadRequest, requestlog.BadCost, "Invalid cost", ""},
+
+	ProblemLimitRefused: {http.StatusForbidden, requestlog.Forbidden, "Limit refused", ""},
+	ProblemForbidden: {http.StatusForbidden, requestlog.Forbidden, "Refund not allowed",
+		"a negative cost, or a limit of the name cl.throttle or override, " +
+			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine"},
+
+	ProblemTooLarge: {http.StatusRequestEntityTooLarge, requestlog.TooLarge, "Body too large", "want at most 64 KiB"},
+	ProblemNotJSON: {http.StatusUnsupportedMediaType, requestlog.ContentType,
+		"Content type is not JSON", "want Content-Type: application/json"},
+	ProblemUnknownID: {http.StatusNotFound, "", "Unknown ID",
+		"what was granted under this id is not remembered, or only in part; nothing was charged"},
+
+	ProblemNoRules: {http.StatusServiceUnavailable, requestlog.NoRules,
+		"No rules loaded", "the request names a domain, but the server has no rules"},
+	ProblemNoAudit: {http.StatusServiceUnavailable, "",
+		"Audit log unavailable", "nothing was refunded: the server cannot write its audit log"},
+	ProblemUnavailable: {http.StatusServiceUnavailable, "",
+		"Store unavailable", "no decision was made; the state of the key is unknown"},
+}
+
+func newProblem(kind string) httplimit.Problem {
+	t := problemTypes[kind]
+	return httplimit.Problem{Type: kind, Status: t.status, Title: t.title, Detail: t.detail}
+}
+
 var (
-	notJSON = httplimit.Problem{
-		Type: ProblemNotJSON, Status: http.StatusUnsupportedMediaType,
-		Title: "Content type is not JSON", Detail: "want Content-Type: application/json",
-	}
-	tooLarge = httplimit.Problem{
-		Type: ProblemTooLarge, Status: http.StatusRequestEntityTooLarge,
-		Title: "Body too large", Detail: "want at most 64 KiB",
-	}
-	refundForbidden = httplimit.Problem{
-		Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Refund not allowed",
-		Detail: "a negative cost, or a limit of the name cl.throttle or override, " +
-			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine",
-	}
-	unknownID = httplimit.Problem{
-		Type: ProblemUnknownID, Status: http.StatusNotFound, Title: "Unknown ID",
-		Detail: "what was granted under this id is not remembered, or only in part; nothing was charged",
-	}
-	noRules = httplimit.Problem{
-		Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
-		Title: "No rules loaded", Detail: "the request names a domain, but the server has no rules",
-	}
-	noAudit = httplimit.Problem{
-		Type: ProblemNoAudit, Status: http.StatusServiceUnavailable,
-		Title: "Audit log unavailable", Detail: "nothing was refunded: the server cannot write its audit log",
-	}
-	unavailable = httplimit.Problem{
-		Type: ProblemUnavailable, Status: http.StatusServiceUnavailable,
-		Title: "Store unavailable", Detail: "no decision was made; the state of the key is unknown",
-	}
+	errNotJSON         = errors.New("content type is not JSON")
+	errRefundForbidden = errors.New("refund not allowed")
 )
 
 // problemOf returns the problem of an error.
 func problemOf(err error) httplimit.Problem {
-	var field *fieldError
-	if errors.As(asFieldError(err), &field) {
+	if field, ok := errors.AsType[*fieldError](asFieldError(err)); ok {
 		return field.asProblem()
 	}
-	switch {
-	case errors.Is(err, engine.ErrNoRules):
-		return noRules
-	case errors.Is(err, penstock.ErrUnknownID):
-		return unknownID
-	case errors.Is(err, audit.ErrUnwritable):
-		return noAudit
+	for problem, kind := range problemErrors {
+		if errors.Is(err, problem) {
+			return newProblem(kind)
+		}
 	}
-	return unavailable
+	return newProblem(ProblemUnavailable)
+}
+
+// problemErrors are the problems of errors that are not about a field.
+var problemErrors = map[error]string{
+	errNotJSON: ProblemNotJSON, httpserver.ErrTooLarge: ProblemTooLarge, errRefundForbidden: ProblemForbidden,
+	engine.ErrNoRules: ProblemNoRules, penstock.ErrUnknownID: ProblemUnknownID, audit.ErrUnwritable: ProblemNoAudit,
 }
 
 // A fieldError means that a field of the request is invalid.
@@ -126,8 +142,7 @@ func (e *fieldError) Error() string { return e.problem }
 
 // in adds the name or index of the enclosing field to the path of an error.
 func in(name string, err error) error {
-	var field *fieldError
-	if errors.As(err, &field) {
+	if field, ok := errors.AsType[*fieldError](err); ok {
 		field.path = append(field.path, name)
 	}
 	return err
@@ -183,30 +198,12 @@ var jsonNames = map[string]string{
 // inJSON renames fields in the problem of another.
 var inJSON = strings.NewReplacer("AtMost", "at_most", "Overdraw", "overdraw", "MaxDelay", "max_delay")
 
-var titles = map[string]string{
-	ProblemMalformed: "Malformed request",
-	ProblemBadLimit:  "Invalid limit",
-	ProblemBadKey:    "Invalid key",
-	ProblemBadCost:   "Invalid cost",
-
-	ProblemLimitRefused: "Limit refused",
-}
-
 func (e *fieldError) asProblem() httplimit.Problem {
-	p := httplimit.Problem{Type: e.kind, Status: http.StatusBadRequest, Detail: e.problem}
-	switch p.Type {
-	case "":
-		p.Type = ProblemMalformed
-	case ProblemLimitRefused:
-		p.Status = http.StatusForbidden
-	}
-	if e.status != 0 {
-		p.Status = e.status
-	}
+	p := newProblem(cmp.Or(e.kind, ProblemMalformed))
+	p.Detail, p.Status = e.problem, cmp.Or(e.status, p.Status)
 	if len(e.path) > 0 {
 		p.Pointer = e.pointer()
 	}
-	p.Title = titles[p.Type]
 	return p
 }
 

@@ -5,7 +5,6 @@ import (
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
-	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
@@ -15,22 +14,11 @@ func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, p httplimi
 	if at := p.Pointer + p.Parameter; at != "" {
 		text = at + ": " + text
 	}
-	s.requests.Invalid(reasons[p.Type], text, r.RemoteAddr)
+	s.requests.Invalid(problemTypes[p.Type].reason, text, r.RemoteAddr)
+	if p.Type == ProblemTooLarge {
+		w.Header().Set("Connection", "close") // rather than read the rest of the body
+	}
 	httpserver.WriteProblem(w, p)
-}
-
-// reasons maps the types of problems to the reasons for which requests are invalid. Other
-// problems are not the request's fault.
-var reasons = map[string]requestlog.Reason{
-	ProblemMalformed:    requestlog.Malformed,
-	ProblemBadLimit:     requestlog.BadLimit,
-	ProblemBadKey:       requestlog.BadKey,
-	ProblemBadCost:      requestlog.BadCost,
-	ProblemForbidden:    requestlog.Forbidden,
-	ProblemLimitRefused: requestlog.Forbidden,
-	ProblemTooLarge:     requestlog.TooLarge,
-	ProblemNotJSON:      requestlog.ContentType,
-	ProblemNoRules:      requestlog.NoRules,
 }
 
 // logDenials logs the denied requests of a call.

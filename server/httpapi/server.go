@@ -196,16 +196,8 @@ func (s *Server) handleOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(openAPI)
 }
 
-// startTimer returns the current time if latencies are observed. Pass it to
-// stopTimer.
-func (s *Server) startTimer() (start time.Time) {
-	if s.observeLatency != nil {
-		start = time.Now()
-	}
-	return start
-}
-
-func (s *Server) stopTimer(ctx context.Context, start time.Time) {
+// observe reports how long a decision took that began at start.
+func (s *Server) observe(ctx context.Context, start time.Time) {
 	if s.observeLatency != nil {
 		s.observeLatency(ctx, time.Since(start))
 	}

@@ -1,17 +1,17 @@
 package httpapi
 
 import (
-	"errors"
 	"net/http"
-	"strings"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
-	"github.com/penstock-io/penstock/server/requestlimits"
+	"github.com/penstock-io/penstock/server/internal/takecall"
 )
 
 // handleTake answers POST /v1/take: take_decode.go reads the body, take_decide.go
@@ -24,51 +24,50 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) { s.take(w, 
 func (s *Server) handleSettle(w http.ResponseWriter, r *http.Request) { s.take(w, r, true) }
 
 func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
-	if !httpserver.IsJSON(r.Header.Get("Content-Type")) {
-		s.writeProblem(w, r, notJSON)
-		return
-	}
 	c := calls.Get().(*call)
 	defer c.release()
-	if err := c.decode(r, min(s.engine.MaxDescriptors(), maxRequests)); err != nil {
-		s.writeTakeProblem(w, r, err)
-		return
-	}
-	if err := c.prepareSettle(settle); err != nil {
-		s.writeTakeProblem(w, r, err)
-		return
-	}
-	mayRefund := func() bool { return s.mayRefund(r) }
-	for i := range c.requests {
-		s.engine.MarkReleases(c.requests[i].Domain, c.requests[i].Descriptors)
-	}
-	refunds := c.refunds()
-	if (refunds || s.usesReservedName(c.requests)) && !mayRefund() {
-		s.audit.RefuseAll(s.refundEntries(c, r), refundForbidden.Detail)
-		s.writeProblem(w, r, refundForbidden)
-		return
-	}
-	start := s.startTimer()
-	response, err := s.decide(c, r, refunds, mayRefund)
-	s.stopTimer(r.Context(), start)
+	response, err := s.decideBody(c, r, settle)
 	if err != nil {
-		s.writeTakeProblem(w, r, err)
+		s.writeProblem(w, r, problemOf(err))
 		return
 	}
 	s.logDenials(c, &response)
 	c.encode(w, &response, s.headers)
 }
 
-// prepareSettle makes the requests of a call settlements.
-func (c *call) prepareSettle(settle bool) error {
+// decideBody decides the requests of a body, or settles them.
+func (s *Server) decideBody(c *call, r *http.Request, settle bool) (response takecall.Reply, err error) {
+	if !httpserver.IsJSON(r.Header.Get("Content-Type")) {
+		return response, errNotJSON
+	}
+	err = c.decode(r, min(s.engine.MaxDescriptors(), maxRequests))
+	if err == nil && settle {
+		err = c.prepareSettle()
+	}
+	if err != nil {
+		return response, err
+	}
 	for i := range c.requests {
-		if !settle {
-			return nil
-		}
+		s.engine.MarkReleases(c.requests[i].Domain, c.requests[i].Descriptors)
+	}
+	mayRefund := func() bool { return s.mayRefund(r) }
+	refunds := c.refunds()
+	if refunds && !mayRefund() {
+		s.audit.RefuseAll(s.refundEntries(c, r), problemTypes[ProblemForbidden].detail)
+		return response, errRefundForbidden
+	}
+	defer s.observe(r.Context(), time.Now())
+	return s.decide(c, r, refunds, mayRefund)
+}
+
+// prepareSettle makes the requests of a call settlements.
+func (c *call) prepareSettle() error {
+	for i := range c.requests {
 		c.requests[i].Request.Settle = true
-		if err := c.requests[i].checkSettle(); err != nil && c.mode == single {
+		switch err := c.requests[i].checkSettle(); {
+		case err != nil && c.mode == single:
 			return err
-		} else if err != nil {
+		case err != nil:
 			return inRequest(i, err)
 		}
 	}
@@ -124,34 +123,5 @@ func (s *Server) mayRefund(r *http.Request) bool { return s.engine.MayRefund(aut
 
 // refunds reports whether a request of the call does.
 func (c *call) refunds() bool {
-	for i := range c.requests {
-		if c.requests[i].Refunds() {
-			return true
-		}
-	}
-	return false
-}
-
-// usesReservedName reports whether a request carries a limit with a name of CL.THROTTLE's
-// or of overrides. Such a limit can change what was counted there, like a refund.
-func (s *Server) usesReservedName(requests []takeRequest) bool {
-	for i := range requests {
-		r := &requests[i]
-		if !strings.Contains(r.Limit, "name=") {
-			continue
-		}
-		if l, err := s.engine.RequestLimits().ParseLimit(r.Limit); err == nil && requestlimits.HasReservedName(l) {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *Server) writeTakeProblem(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, httpserver.ErrTooLarge) {
-		w.Header().Set("Connection", "close") // rather than read the rest of the body
-		s.writeProblem(w, r, tooLarge)
-		return
-	}
-	s.writeProblem(w, r, problemOf(err))
+	return slices.ContainsFunc(c.requests, func(t takeRequest) bool { return t.Refunds() })
 }

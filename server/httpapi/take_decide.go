@@ -20,7 +20,7 @@ func (c *call) decide(ctx context.Context, e *engine.Engine, mayRefund func() bo
 		return c.decideAll(ctx, e, mayRefund)
 	}
 	t := &c.requests[0]
-	if t.fields.has(ruleFields) {
+	if t.ByRules() {
 		return c.decideByRules(ctx, e, t)
 	}
 	r, err := t.storeRequest(e, mayRefund)
@@ -41,10 +41,7 @@ func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeReque
 // decideEach decides every request by itself: those with a limit in one call of
 // the store, those by rules one after another.
 func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
-	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
-		return takecall.Reply{}, err
-	}
-	if err := c.checkByRules(ctx, e); err != nil {
+	if err := c.prepare(ctx, e, mayRefund); err != nil {
 		return takecall.Reply{}, err
 	}
 	if err := e.TakeEach(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
@@ -53,7 +50,7 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func(
 	parts := make([]takecall.Reply, len(c.requests))
 	taken := 0
 	for i := range c.requests {
-		if t := &c.requests[i]; t.fields.has(ruleFields) {
+		if t := &c.requests[i]; t.ByRules() {
 			part, err := c.decideByRules(ctx, e, t)
 			if err != nil {
 				return takecall.Reply{}, inRequest(i, err)
@@ -67,39 +64,27 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func(
 	return takecall.Combine(takecall.AllAllowed(parts), parts), nil
 }
 
-// prepareStoreRequests collects the requests with a limit, and validates them
-// before any of them is charged.
-func (c *call) prepareStoreRequests(e *engine.Engine, mayRefund func() bool) error {
+// prepare validates the requests before any of them is charged, and collects those with a limit.
+func (c *call) prepare(ctx context.Context, e *engine.Engine, mayRefund func() bool) error {
 	for i := range c.requests {
-		t := &c.requests[i]
-		if t.fields.has(ruleFields) {
-			continue
-		}
-		r, err := t.storeRequest(e, mayRefund)
-		if err == nil {
-			err = r.Validate()
-		}
-		if err != nil {
+		if err := c.prepareRequest(ctx, e, &c.requests[i], mayRefund); err != nil {
 			return inRequest(i, err)
 		}
-		c.storeRequests = append(c.storeRequests, r)
 	}
 	c.decisions = append(c.decisions, make([]penstock.Decision, len(c.storeRequests))...)
 	return nil
 }
 
-// checkByRules validates the requests by rules before any request is charged.
-func (c *call) checkByRules(ctx context.Context, e *engine.Engine) error {
-	for i := range c.requests {
-		t := &c.requests[i]
-		if !t.fields.has(ruleFields) {
-			continue
-		}
-		if err := e.Check(ctx, t.Domain, t.Terms(), t.Descriptors); err != nil {
-			return inRequest(i, err)
-		}
+func (c *call) prepareRequest(ctx context.Context, e *engine.Engine, t *takeRequest, mayRefund func() bool) error {
+	if t.ByRules() {
+		return e.Check(ctx, t.Domain, t.Terms(), t.Descriptors)
 	}
-	return nil
+	r, err := t.storeRequest(e, mayRefund)
+	if err != nil {
+		return err
+	}
+	c.storeRequests = append(c.storeRequests, r)
+	return r.Validate()
 }
 
 // decideAll grants all requests or charges none.
@@ -107,10 +92,10 @@ func (c *call) decideAll(ctx context.Context, e *engine.Engine, mayRefund func()
 	if err := c.checkUniform(); err != nil {
 		return takecall.Reply{}, err
 	}
-	if c.requests[0].fields.has(ruleFields) {
+	if c.requests[0].ByRules() {
 		return c.decideAllByRules(ctx, e)
 	}
-	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
+	if err := c.prepare(ctx, e, mayRefund); err != nil {
 		return takecall.Reply{}, err
 	}
 	if err := e.TakeAll(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
@@ -126,30 +111,30 @@ func (c *call) decideAll(ctx context.Context, e *engine.Engine, mayRefund func()
 // checkUniform returns an error unless all requests carry a limit, or all go by
 // the rules of one domain.
 func (c *call) checkUniform() error {
-	first := &c.requests[0]
 	for i := range c.requests {
-		switch t := &c.requests[i]; {
-		case t.fields.has(ruleFields) != first.fields.has(ruleFields):
-			return inRequest(i, &fieldError{
-				problem: "mode \"all\" cannot mix requests with a limit and requests by rules",
-			})
-		case t.Domain != first.Domain:
-			return inRequest(i, &fieldError{
-				path: []string{"domain"}, problem: "mode \"all\" wants the same domain in all requests",
-			})
-		case t.Request.ID != first.Request.ID && t.fields.has(ruleFields):
-			return inRequest(i, &fieldError{
-				path: []string{"id"}, problem: "mode \"all\" wants the same id in all requests", kind: ProblemBadCost,
-			})
-		case t.Request.AtMost && t.fields.has(ruleFields):
-			return inRequest(i, &fieldError{
-				path: []string{"at_most"}, problem: "at_most cannot be used in an all-or-nothing request", kind: ProblemBadCost,
-			})
-		case t.Terms() != first.Terms() && t.fields.has(ruleFields):
-			return inRequest(i, &fieldError{
-				path: []string{"keep_free"}, problem: "mode \"all\" wants the same keep_free and max_delay in all requests", kind: ProblemBadCost,
-			})
+		if err := c.requests[i].checkBeside(&c.requests[0]); err != nil {
+			return inRequest(i, err)
 		}
+	}
+	return nil
+}
+
+// checkBeside returns an error unless the request can be decided in one step with the first.
+func (t *takeRequest) checkBeside(first *takeRequest) error {
+	switch {
+	case t.ByRules() != first.ByRules():
+		return &fieldError{problem: "mode \"all\" cannot mix requests with a limit and requests by rules"}
+	case t.Domain != first.Domain:
+		return in("domain", &fieldError{problem: "mode \"all\" wants the same domain in all requests"})
+	case !t.ByRules():
+		return nil
+	case t.Request.ID != first.Request.ID:
+		return in("id", &fieldError{problem: "mode \"all\" wants the same id in all requests", kind: ProblemBadCost})
+	case t.Request.AtMost:
+		return in("at_most", &fieldError{problem: "at_most cannot be used in an all-or-nothing request", kind: ProblemBadCost})
+	case t.Terms() != first.Terms():
+		problem := "mode \"all\" wants the same keep_free and max_delay in all requests"
+		return in("keep_free", &fieldError{problem: problem, kind: ProblemBadCost})
 	}
 	return nil
 }
@@ -161,17 +146,13 @@ func (c *call) locateRefusal(err error) error {
 	if !errors.As(err, &refused) || !errors.As(err, &about) {
 		return err
 	}
-	taken := 0
-	for i := range c.requests {
-		if c.requests[i].fields.has(ruleFields) {
-			continue
+	at := about.Index // among the requests with a limit
+	for i := 0; i <= at; i++ {
+		if c.requests[i].ByRules() {
+			at++
 		}
-		if taken == about.Index {
-			return inRequest(i, refused)
-		}
-		taken++
 	}
-	return err
+	return inRequest(at, refused)
 }
 
 // locateInvalid adds to the error of a TakeAll which request is invalid. If each of

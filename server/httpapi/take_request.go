@@ -307,20 +307,22 @@ func (t *takeRequest) checkDescriptors() error {
 	return nil
 }
 
-// storeRequest returns the request for the store, of a request with key and limit.
+// storeRequest returns the request for the store, of a request with key and limit. With a name of
+// CL.THROTTLE's or of overrides, a limit can change what was counted there, like a refund.
 func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (penstock.Request, error) {
 	r, err := t.StoreRequest(e, mayRefund)
 	if err != nil {
-		err = limitError(err)
+		return r, limitError(err)
 	}
-	return r, err
+	if requestlimits.HasReservedName(r.Limit) && !mayRefund() {
+		return r, errRefundForbidden
+	}
+	return r, nil
 }
 
-// limitError returns the error of a limit that is invalid, or that the caller may not
-// bring.
+// limitError returns the error of a limit that is invalid, or that the caller may not bring.
 func limitError(err error) error {
-	var refused *requestlimits.Refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*requestlimits.Refusal](err); ok {
 		return asFieldError(refused)
 	}
 	return &fieldError{

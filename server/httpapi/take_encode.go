@@ -21,20 +21,14 @@ func (c *call) encode(w http.ResponseWriter, r *takecall.Reply, headers httplimi
 			status = http.StatusTooManyRequests
 		}
 	}
-	c.out = appendReply(c.out, r, false)
+	detail := ""
 	if status == http.StatusTooManyRequests && (!r.Limited || r.Decision.RetryAfter == penstock.Never) {
-		c.appendDetail(r)
+		detail = c.denial(r).Detail
 	}
-	c.out = append(c.out, '\n')
+	c.out = append(appendReply(c.out, r, detail), '\n')
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(status)
 	_, _ = w.Write(c.out) // fails only if the client has disconnected
-}
-
-// appendDetail adds to the response why the request can never pass.
-func (c *call) appendDetail(r *takecall.Reply) {
-	c.out = append(c.out[:len(c.out)-1], `,"detail":`...)
-	c.out = append(appendString(c.out, c.denial(r).Detail), '}')
 }
 
 // denial returns the problem of a denied request. One that no limit applied to is denied
@@ -70,8 +64,8 @@ func answerOf(r *takecall.Reply) httplimit.Answer {
 	return a
 }
 
-// appendReply appends a reply as JSON, with its detail if it is a part of another.
-func appendReply(b []byte, r *takecall.Reply, isPart bool) []byte {
+// appendReply appends a reply as JSON. Detail is why the request can never pass, or "".
+func appendReply(b []byte, r *takecall.Reply, detail string) []byte {
 	b = append(b, '{')
 	if r.Limited {
 		b = httpserver.AppendDecision(b, &r.Decision)
@@ -87,28 +81,30 @@ func appendReply(b []byte, r *takecall.Reply, isPart bool) []byte {
 		b = append(b, `,"mode":`...)
 		b = appendString(b, mode)
 	}
-	if isPart && r.Limited && len(r.Parts) == 0 && !r.Decision.Allowed && r.Decision.RetryAfter == penstock.Never {
-		b = append(b, `,"detail":`...)
-		b = appendString(b, httplimit.QuotaExceeded([]httplimit.Answer{answerOf(r)}).Detail)
+	if len(r.Parts) > 0 {
+		b = append(b, `,"decisions":`...)
+		mark := byte('[')
+		for i := range r.Parts {
+			p := &r.Parts[i]
+			b, mark = appendReply(append(b, mark), p, detailOfPart(p)), ','
+		}
+		b = append(b, ']')
 	}
-	for i := range r.Parts {
-		if i == 0 {
-			b = append(b, `,"decisions":[`...)
-		} else {
-			b = append(b, ',')
-		}
-		b = appendReply(b, &r.Parts[i], true)
-		if i == len(r.Parts)-1 {
-			b = append(b, ']')
-		}
+	if detail != "" {
+		b = append(b, `,"detail":`...)
+		b = appendString(b, detail)
 	}
 	return append(b, '}')
 }
 
-func appendString(b []byte, s string) []byte {
-	quoted, err := json.Marshal(s)
-	if err != nil {
-		return append(b, `""`...) // cannot happen: every string can be quoted
+func detailOfPart(r *takecall.Reply) string {
+	if !r.Limited || len(r.Parts) > 0 || r.Decision.Allowed || r.Decision.RetryAfter != penstock.Never {
+		return ""
 	}
+	return httplimit.QuotaExceeded([]httplimit.Answer{answerOf(r)}).Detail
+}
+
+func appendString(b []byte, s string) []byte {
+	quoted, _ := json.Marshal(s) // no error: every string can be quoted
 	return append(b, quoted...)
 }

@@ -27,21 +27,13 @@ func Parameters() []string { return slices.Sorted(maps.Keys(parameters)) }
 func Fields() map[string][]string {
 	const schemas = "/components/schemas/"
 	return map[string][]string{
-		schemas + "Take":       (requestFields | listFields).names(),
-		schemas + "ByLimit":    (limitFields | fieldCost | fieldReset | fieldID).names(),
-		schemas + "ByRules":    (requestFields &^ ownFields).names(),
-		schemas + "List":       listFields.names(),
-		schemas + "Descriptor": descriptorFields.names(),
-		schemas + "Descriptor/properties/entries/items": entryFields.names(),
+		schemas + "Take":       sorted((requestFields | listFields)),
+		schemas + "ByLimit":    sorted((limitFields | fieldCost | fieldReset | fieldID)),
+		schemas + "ByRules":    sorted((requestFields &^ ownFields)),
+		schemas + "List":       sorted(listFields),
+		schemas + "Descriptor": sorted(descriptorFields),
+		schemas + "Descriptor/properties/entries/items": sorted(entryFields),
 	}
 }
 
-func (s fieldSet) names() (names []string) {
-	for i, name := range fieldNames {
-		if s.has(1 << i) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
+func sorted(s fieldSet) []string { return slices.Sorted(slices.Values(s.names())) }

@@ -64,7 +64,7 @@ func TestTakeAcceptsKeysOfAnyBytes(t *testing.T) {
 		base := serveStore(t, store)
 		for _, key := range []string{
 			`"key":"a"`, `"key":"A"`, `"key":"a "`, `"key":"a\u0000"`, `"key":"a\n"`, `"key":"{a}"`, `"key":"{a}b"`, `"key":"%s"`,
-			`"key":"\u00e4"`, `"key":"a\u0308"`, `"key":"\ufffd"`, `"key_base64":"/w=="`, `"key_base64":"/g=="`, `"key_base64":"7w=="`,
+			`"key":"\u00e4"`, `"key":"a\u0308"`, `"key":"\ufffd"`, `"key":"\\ud800"`, `"key":"\\\\ufffd"`, `"key_base64":"/w=="`, `"key_base64":"/g=="`, `"key_base64":"7w=="`,
 		} {
 			body := `{` + key + `,"limit":"1/1h"}`
 			if got := post(t, base, body); got.status != 200 {

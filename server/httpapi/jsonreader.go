@@ -1,19 +1,20 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
 // A jsonReader is a strict reader of JSON (RFC 8259). encoding/json accepts input
 // that would be a danger here: duplicate fields, of which two readers may use
 // different ones; invalid UTF-8 and half surrogate pairs, which would make
-// different keys the same; numbers that lose precision.
+// different keys the same; numbers that lose precision. Only single strings and
+// numbers are left to it.
 type jsonReader struct {
 	text string
 	at   int
@@ -23,14 +24,10 @@ type jsonReader struct {
 func (r *jsonReader) bad(want string) error {
 	got := "the end"
 	if r.at < len(r.text) {
-		got = strconv.QuoteRune(firstRune(r.text[r.at:]))
+		first, _ := utf8.DecodeRuneInString(r.text[r.at:])
+		got = strconv.QuoteRune(first)
 	}
 	return &fieldError{problem: fmt.Sprintf("byte %d: got %s, want %s", r.at+1, got, want)}
-}
-
-func firstRune(s string) rune {
-	first, _ := utf8.DecodeRuneInString(s)
-	return first
 }
 
 // next skips white space and returns the byte after it, or 0 at the end.
@@ -47,7 +44,7 @@ func (r *jsonReader) next() byte {
 
 // skip skips white space and then c, if that is the next byte.
 func (r *jsonReader) skip(c byte) bool {
-	if r.next() != c || c == 0 {
+	if r.next() != c {
 		return false
 	}
 	r.at++
@@ -62,72 +59,72 @@ func (r *jsonReader) end() error {
 	return nil
 }
 
-// object reads an object. It calls field with every name, to read the value.
-func (r *jsonReader) object(field func(name string) error) error {
-	if !r.skip('{') {
-		return r.bad("an object")
+// list reads what stands between two brackets, with commas between its elements. It calls element
+// with every index, to read that element.
+func (r *jsonReader) list(what, brackets string, element func(i int) error) error {
+	if !r.skip(brackets[0]) {
+		return r.bad("an " + what)
 	}
-	if r.skip('}') {
-		return nil
+	for i := 0; !r.skip(brackets[1]); i++ {
+		if i > 0 && !r.skip(',') {
+			return r.bad("a comma or the end of the " + what)
+		}
+		if err := element(i); err != nil {
+			return err
+		}
 	}
-	for {
+	return nil
+}
+
+// object reads an object with some of the known fields, each at most once, and returns which
+// it has. It calls field with every name, to read the value.
+func (r *jsonReader) object(known fieldSet, field func(name string) error) (has fieldSet, err error) {
+	err = r.list("object", "{}", func(int) error {
 		if r.next() != '"' {
 			return r.bad("a name in quotes")
 		}
 		name, err := r.string()
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if !r.skip(':') {
+		case !r.skip(':'):
 			return r.bad("a colon")
 		}
-		if err := field(name); err != nil {
-			return in(name, err)
+		if err = has.add(name, known); err == nil {
+			err = field(name)
 		}
-		if r.skip('}') {
-			return nil
-		}
-		if !r.skip(',') {
-			return r.bad("a comma or the end of the object")
-		}
-	}
+		return in(name, err)
+	})
+	return has, err
 }
 
 // array reads an array. It calls element with every index, to read the value.
 func (r *jsonReader) array(element func(i int) error) error {
-	if !r.skip('[') {
-		return r.bad("an array")
-	}
-	if r.skip(']') {
-		return nil
-	}
-	for i := 0; ; i++ {
+	return r.list("array", "[]", func(i int) error {
 		if err := element(i); err != nil {
 			return in(strconv.Itoa(i), err)
 		}
-		if r.skip(']') {
-			return nil
-		}
-		if !r.skip(',') {
-			return r.bad("a comma or the end of the array")
-		}
-	}
+		return nil
+	})
 }
 
 // string reads a string. Without escapes it is a substring of the text.
 func (r *jsonReader) string() (string, error) {
-	if !r.skip('"') {
+	if r.next() != '"' {
 		return "", r.bad("a string")
 	}
-	start := r.at
-	for ; r.at < len(r.text); r.at++ {
+	start, escapes := r.at, false
+	for r.at++; r.at < len(r.text); r.at++ {
 		switch c := r.text[r.at]; {
 		case c == '"':
-			s := r.text[start:r.at]
 			r.at++
-			return s, nil
+			if escapes {
+				return unescape(r.text[start:r.at])
+			}
+			return r.text[start+1 : r.at-1], nil
 		case c == '\\':
-			return r.escaped(start)
+			escapes = true
+			r.at++ // what is escaped may be a quote
 		case c < ' ':
 			return "", r.bad("no control character in a string")
 		}
@@ -135,82 +132,20 @@ func (r *jsonReader) string() (string, error) {
 	return "", r.bad("a closing quote")
 }
 
-// escaped reads the rest of a string that began at start, from its first escape.
-func (r *jsonReader) escaped(start int) (string, error) {
-	var b strings.Builder
-	b.WriteString(r.text[start:r.at])
-	for r.at < len(r.text) {
-		c := r.text[r.at]
-		switch {
-		case c == '"':
-			r.at++
-			return b.String(), nil
-		case c < ' ':
-			return "", r.bad("no control character in a string")
-		case c != '\\':
-			b.WriteByte(c)
-			r.at++
-			continue
-		}
-		char, err := r.escape()
-		if err != nil {
-			return "", err
-		}
-		b.WriteRune(char)
-	}
-	return "", r.bad("a closing quote")
-}
+// plainEscapes leaves no backslash that is escaped itself, and an escaped U+FFFD as it is.
+var plainEscapes = strings.NewReplacer(`\\`, "", `\ufffd`, "\uFFFD")
 
-const (
-	escapes  = `"\/bfnrt`
-	escapeTo = "\"\\/\b\f\n\r\t"
-)
-
-// escape reads one escape.
-func (r *jsonReader) escape() (rune, error) {
-	r.at++
-	if r.at == len(r.text) {
-		return 0, r.bad("a closing quote")
+// unescape returns what a string in quotes stands for. Half a surrogate pair becomes U+FFFD, of
+// which there are more then than in the text.
+func unescape(quoted string) (s string, err error) {
+	if err := json.Unmarshal([]byte(quoted), &s); err != nil {
+		return "", &fieldError{problem: err.Error()}
 	}
-	c := r.text[r.at]
-	if i := strings.IndexByte(escapes, c); i >= 0 {
-		r.at++
-		return rune(escapeTo[i]), nil
+	text := plainEscapes.Replace(strings.ToLower(quoted))
+	if strings.Count(s, "\uFFFD") > strings.Count(text, "\uFFFD") {
+		return "", &fieldError{problem: "want the other half of a surrogate pair"}
 	}
-	if c != 'u' {
-		return 0, r.bad("an escape")
-	}
-	first, err := r.hex()
-	if err != nil || !utf16.IsSurrogate(first) {
-		return first, err
-	}
-	if !strings.HasPrefix(r.text[r.at:], `\u`) {
-		return 0, r.bad("the other half of a surrogate pair")
-	}
-	r.at++
-	second, err := r.hex()
-	if err != nil {
-		return 0, err
-	}
-	char := utf16.DecodeRune(first, second)
-	if char == utf8.RuneError {
-		return 0, r.bad("a valid surrogate pair before this")
-	}
-	return char, nil
-}
-
-// hex reads the u of an escape and its four digits.
-func (r *jsonReader) hex() (rune, error) {
-	if len(r.text)-r.at < 5 {
-		r.at = len(r.text)
-		return 0, r.bad("four hexadecimal digits")
-	}
-	n, err := strconv.ParseUint(r.text[r.at+1:r.at+5], 16, 16)
-	if err != nil || strings.ContainsAny(r.text[r.at+1:r.at+5], "+-_") {
-		return 0, r.bad("four hexadecimal digits")
-	}
-	r.at += 5
-	return rune(n), nil
+	return s, nil
 }
 
 // boolean reads true or false.
@@ -228,38 +163,13 @@ func (r *jsonReader) boolean() (bool, error) {
 // number reads a number and returns its text.
 func (r *jsonReader) number() (string, error) {
 	r.next()
-	start := r.at
-	if r.at < len(r.text) && r.text[r.at] == '-' {
-		r.at++
-	}
-	whole := r.digits()
-	if whole == 0 || whole > 1 && r.text[r.at-whole] == '0' {
-		r.at = start
+	rest := strings.TrimLeft(r.text[r.at:], "+-.0123456789Ee")
+	text := r.text[r.at : len(r.text)-len(rest)]
+	if !json.Valid([]byte(text)) {
 		return "", r.bad("a number")
 	}
-	if r.at < len(r.text) && r.text[r.at] == '.' {
-		r.at++
-		if r.digits() == 0 {
-			return "", r.bad("a digit after the point")
-		}
-	}
-	if r.at < len(r.text) && r.text[r.at]|0x20 == 'e' {
-		r.at++
-		if r.at < len(r.text) && strings.IndexByte("+-", r.text[r.at]) >= 0 {
-			r.at++
-		}
-		if r.digits() == 0 {
-			return "", r.bad("a digit in the exponent")
-		}
-	}
-	return r.text[start:r.at], nil
-}
-
-func (r *jsonReader) digits() (n int) {
-	for ; r.at < len(r.text) && '0' <= r.text[r.at] && r.text[r.at] <= '9'; r.at++ {
-		n++
-	}
-	return n
+	r.at += len(text)
+	return text, nil
 }
 
 // maxExact is the largest integer up to which a float64 represents all of them.
@@ -282,20 +192,15 @@ func (r *jsonReader) integer() (int64, error) {
 	return int64(f), nil
 }
 
+// maxSeconds is about the longest time.Duration.
+const maxSeconds = 9e9
+
 // seconds reads a number of seconds, truncated to the nanosecond.
 func (r *jsonReader) seconds() (time.Duration, error) {
 	text, err := r.number()
 	if err != nil {
 		return 0, err
 	}
-	return parseSeconds(text)
-}
-
-// maxSeconds is about the longest time.Duration.
-const maxSeconds = 9e9
-
-// parseSeconds parses a JSON number of seconds.
-func parseSeconds(text string) (time.Duration, error) {
 	if !strings.ContainsAny(text, "eE") {
 		if d, err := time.ParseDuration(text + "s"); err == nil {
 			return d, nil

@@ -19,9 +19,10 @@ const (
 // decode reads the body of POST /v1/take into c.requests.
 func (c *call) decode(r *http.Request, maxDescriptors int) error {
 	var err error
-	if c.body, err = httpserver.ReadBody(r, c.body); errors.Is(err, httpserver.ErrTooLarge) {
+	switch c.body, err = httpserver.ReadBody(r, c.body); {
+	case errors.Is(err, httpserver.ErrTooLarge):
 		return err
-	} else if err != nil {
+	case err != nil:
 		return &fieldError{problem: err.Error()}
 	}
 	return c.decodeBody(maxDescriptors)
@@ -35,10 +36,7 @@ func (c *call) decodeBody(maxDescriptors int) error {
 	r := &c.reader
 	*r = jsonReader{text: string(c.body)}
 	top := newTakeRequest(maxDescriptors)
-	err := r.object(func(name string) error {
-		if err := top.fields.add(name, requestFields|listFields); err != nil {
-			return err
-		}
+	has, err := r.object(requestFields|listFields, func(name string) error {
 		switch name {
 		case "mode":
 			return c.decodeMode(r)
@@ -53,9 +51,10 @@ func (c *call) decodeBody(maxDescriptors int) error {
 	if err != nil {
 		return err
 	}
-	if top.fields.has(listFields) {
-		return c.checkList(top.fields)
+	if has.has(listFields) {
+		return c.checkList(has)
 	}
+	top.fields = has
 	err = top.check()
 	c.requests = append(c.requests, top)
 	return err
@@ -79,12 +78,8 @@ func (c *call) decodeListed(r *jsonReader, i, maxDescriptors int) error {
 		return &fieldError{problem: fmt.Sprintf("want at most %d requests", maxRequests)}
 	}
 	request := newTakeRequest(maxDescriptors)
-	err := r.object(func(name string) error {
-		if err := request.fields.add(name, requestFields); err != nil {
-			return err
-		}
-		return request.decodeField(r, name)
-	})
+	has, err := r.object(requestFields, func(name string) error { return request.decodeField(r, name) })
+	request.fields = has
 	c.requests = append(c.requests, request)
 	return err
 }
@@ -93,7 +88,7 @@ func (c *call) decodeListed(r *jsonReader, i, maxDescriptors int) error {
 func (c *call) checkList(top fieldSet) error {
 	switch {
 	case top.has(requestFields):
-		name := top.first(requestFields)
+		name := (top & requestFields).names()[0]
 		return &fieldError{path: []string{name}, problem: name + " must be inside one of the requests"}
 	case !top.has(fieldMode):
 		return &fieldError{path: []string{"mode"}, problem: "want \"each\" or \"all\" with a list"}
@@ -111,7 +106,7 @@ func (c *call) checkList(top fieldSet) error {
 // checkListed checks a request of a list. The store would report a reset as a negative cost,
 // which the request does not have.
 func (c *call) checkListed(t *takeRequest) error {
-	if c.mode == all && t.reset && !t.fields.has(ruleFields) {
+	if c.mode == all && t.reset && !t.ByRules() {
 		return &fieldError{path: []string{"reset"}, problem: "reset cannot be used in an all-or-nothing request", kind: ProblemBadCost}
 	}
 	return t.check()

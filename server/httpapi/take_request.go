@@ -76,41 +76,27 @@ var fieldNames = [...]string{
 // has reports whether the set has at least one of the fields.
 func (s fieldSet) has(fields fieldSet) bool { return s&fields != 0 }
 
-// first returns the name of the first of the fields that the set has.
-func (s fieldSet) first(fields fieldSet) string {
-	for i, name := range fieldNames {
-		if s.has(1 << i & fields) {
-			return name
-		}
-	}
-	return ""
-}
-
 // add adds a field by its name. It must be one of the known fields, and new.
 func (s *fieldSet) add(name string, known fieldSet) error {
-	for i := range fieldNames {
-		field := fieldSet(1) << i
-		if fieldNames[i] != name || !known.has(field) {
-			continue
-		}
-		if s.has(field) {
-			return &fieldError{problem: fmt.Sprintf("duplicate field %q", name)}
-		}
-		*s |= field
-		return nil
+	i := slices.Index(fieldNames[:], name)
+	switch {
+	case i < 0 || !known.has(1<<i):
+		return &fieldError{problem: fmt.Sprintf("unknown field %.80q, want %s", name, strings.Join(known.names(), ", "))}
+	case s.has(1 << i):
+		return &fieldError{problem: fmt.Sprintf("duplicate field %q", name)}
 	}
-	return &fieldError{problem: fmt.Sprintf("unknown field %.80q, want %s", name, known)}
+	*s |= 1 << i
+	return nil
 }
 
-// String returns the names of the fields.
-func (s fieldSet) String() string {
-	var names []string
+// names returns the names of the fields.
+func (s fieldSet) names() (names []string) {
 	for i, name := range fieldNames {
 		if s.has(1 << i) {
 			names = append(names, name)
 		}
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // decodeField reads the value of a field.
@@ -203,15 +189,11 @@ func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
 	if i == t.maxDescriptors {
 		return &fieldError{problem: fmt.Sprintf("want at most %d descriptors", t.maxDescriptors)}
 	}
-	var d engine.Descriptor
-	var fields fieldSet
-	err := r.object(func(name string) error {
-		err := fields.add(name, descriptorFields)
-		switch {
-		case err != nil:
-		case name == "cost":
+	d := engine.Descriptor{Permits: engine.RenewPermits}
+	has, err := r.object(descriptorFields, func(name string) (err error) {
+		if name == "cost" {
 			d.Cost, err = r.integer()
-		default:
+		} else {
 			d.Entries, err = r.entries()
 		}
 		return err
@@ -219,9 +201,8 @@ func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
 	if err == nil && len(d.Entries) == 0 {
 		err = &fieldError{path: []string{"entries"}, problem: "want at least one entry"}
 	}
-	d.Permits = engine.RenewPermits
 	t.Descriptors = append(t.Descriptors, d)
-	t.hasCost = append(t.hasCost, fields.has(fieldCost))
+	t.hasCost = append(t.hasCost, has.has(fieldCost))
 	return err
 }
 
@@ -243,14 +224,10 @@ func (r *jsonReader) entries() (entries []rules.Entry, err error) {
 }
 
 func (r *jsonReader) entry() (e rules.Entry, err error) {
-	var fields fieldSet
-	err = r.object(func(name string) error {
-		err := fields.add(name, entryFields)
-		switch {
-		case err != nil:
-		case name == "key":
+	_, err = r.object(entryFields, func(name string) (err error) {
+		if name == "key" {
 			e.Key, err = r.string()
-		default:
+		} else {
 			e.Value, err = r.string()
 		}
 		return err
@@ -271,7 +248,7 @@ func (t *takeRequest) check() error {
 	case t.reset && t.fields.has(fieldCost):
 		return &fieldError{path: []string{"reset"}, problem: "reset cannot be combined with cost: it refunds all units"}
 	case t.fields.has(ruleFields) && t.fields.has(ownFields):
-		name := t.fields.first(ownFields)
+		name := (t.fields & ownFields).names()[0]
 		return &fieldError{path: []string{name}, problem: name + " cannot be combined with domain and descriptors"}
 	case t.fields.has(ruleFields):
 		return t.checkDescriptors()
@@ -342,11 +319,8 @@ func (t *takeRequest) checkSettle() error {
 		return &fieldError{path: []string{"id"}, problem: "want the id of what was taken", kind: ProblemBadCost}
 	case t.Request.Cost < 0:
 		return &fieldError{path: []string{"cost"}, problem: "must not be negative", kind: ProblemBadCost}
-	}
-	for i := range t.Descriptors {
-		if t.Descriptors[i].Cost < 0 {
-			return &fieldError{path: []string{"descriptors"}, problem: "the cost of a descriptor must not be negative", kind: ProblemBadCost}
-		}
+	case slices.ContainsFunc(t.Descriptors, func(d engine.Descriptor) bool { return d.Cost < 0 }):
+		return &fieldError{path: []string{"descriptors"}, problem: "the cost of a descriptor must not be negative", kind: ProblemBadCost}
 	}
 	return nil
 }

@@ -62,9 +62,8 @@ type Log struct {
 	sequence  atomic.Int64
 	anonymous *lograte.Sampler
 
-	mu       sync.Mutex
-	recent   []Entry // oldest first
-	refusals int     // among the recent
+	mu     sync.Mutex
+	recent []Entry // oldest first
 }
 
 const (
@@ -204,35 +203,28 @@ func (l *Log) record(e Entry) {
 	_ = l.write(e.line()) // it has logged the error
 }
 
-// keep counts an entry and adds it to the recent ones.
+// keep counts an entry and adds it to the recent ones, in place of the oldest.
 func (l *Log) keep(e Entry) {
 	l.options.OnEnd(e.Action, e.Result)
-	l.remember(e)
-}
-
-// remember adds an entry to the recent ones, in place of the oldest.
-func (l *Log) remember(e Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	refusals := 0
+	for i := range l.recent {
+		if l.recent[i].Result == Refused {
+			refusals++
+		}
+	}
 	oldest := -1
 	switch {
-	case e.Result == Refused && l.refusals == maxRecentRefusals:
+	case e.Result == Refused && refusals == maxRecentRefusals:
 		oldest = slices.IndexFunc(l.recent, func(e Entry) bool { return e.Result == Refused })
 	case len(l.recent) == maxRecent:
 		oldest = 0
 	}
 	if oldest >= 0 {
-		l.count(&l.recent[oldest], -1)
 		l.recent = slices.Delete(l.recent, oldest, oldest+1)
 	}
-	l.count(&e, +1)
 	l.recent = append(l.recent, e)
-}
-
-func (l *Log) count(e *Entry, n int) {
-	if e.Result == Refused {
-		l.refusals += n
-	}
 }
 
 // Recent returns the last actions that ended, the newest first: at most 200, of which at

@@ -19,7 +19,7 @@ func (s *Server) decide(c *call, r *http.Request, refunds bool, mayRefund func()
 	if !refunds {
 		return c.decide(r.Context(), s.engine, mayRefund)
 	}
-	ps, err := s.audit.BeginAll(s.refundEntries(c, r))
+	ps, err := s.options.Audit.BeginAll(s.refundEntries(c, r))
 	if err != nil {
 		return takecall.Reply{}, err
 	}

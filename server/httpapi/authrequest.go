@@ -33,7 +33,7 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	s.logDenial(&a.Call, &response)
 	c.collectApplied(&response, response.Decision.Allowed)
-	s.headers.SetHeaders(w.Header(), c.applied)
+	s.options.Headers.SetHeaders(w.Header(), c.applied)
 	if !response.Decision.Allowed {
 		p := c.denial(&response)
 		p.Status = a.denyStatus
@@ -56,7 +56,7 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 	_, _ = io.CopyN(io.Discard, r.Body, httpserver.MaxBody)
 	defer httpserver.SuspendTimeout(r)()
 	began := time.Now()
-	timer := time.NewTimer(min(delay, s.maxHold)) // a fallback that allows all may delay for longer
+	timer := time.NewTimer(min(delay, s.options.MaxHold)) // a fallback that allows all may delay for longer
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -69,7 +69,7 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
 	defer s.observe(r.Context(), time.Now())
 	if a.ByRules() {
-		a.Request.MaxDelay = min(cmp.Or(a.Request.MaxDelay, s.maxHold), s.maxHold)
+		a.Request.MaxDelay = min(cmp.Or(a.Request.MaxDelay, s.options.MaxHold), s.options.MaxHold)
 		return c.decideByRules(r.Context(), s.engine, &a.takeRequest)
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
@@ -80,9 +80,9 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 	if sr.Limit.HasPermits() {
 		return takecall.Reply{}, &fieldError{path: []string{"limit"}, problem: engine.ErrNoRelease.Error()}
 	}
-	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)
+	sr.MaxDelay = min(sr.MaxDelay, s.options.MaxHold)
 	if sr.Limit.HasQueue() && sr.MaxDelay == 0 {
-		sr.MaxDelay = s.maxHold
+		sr.MaxDelay = s.options.MaxHold
 	}
 	d, err := s.engine.Take(r.Context(), sr, mayRefund)
 	return takecall.UnderLimit(&sr, d), err

@@ -66,20 +66,19 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver, lists lists
 // decodeParameters reads the parameters with a fixed meaning, and collects the others, which are the
 // entries of descriptors.
 func (a *authRequest) decodeParameters(all []httpserver.Parameter, values *requestValues) error {
-	seen := map[string]bool{}
 	a.groups = make([][]rules.Entry, 1)
 	for _, p := range all {
 		last := len(a.groups) - 1
-		switch decode, ok := parameters[p.Name]; {
+		switch field := fieldOf(p.Name) & parameterFields; {
 		case p.Name == "and" && p.Value == "":
 			a.groups = append(a.groups, nil)
-		case !ok:
+		case field == 0:
 			a.groups[last] = append(a.groups[last], rules.Entry{Key: p.Name, Value: p.Value})
-		case seen[p.Name]:
+		case a.fields.has(field):
 			return in(p.Name, &fieldError{problem: "duplicate parameter"})
 		default:
-			seen[p.Name] = true
-			if err := values.keepBad(in(p.Name, decode(a, p.Value, values))); err != nil {
+			a.fields |= field
+			if err := values.keepBad(in(p.Name, a.decodeParameter(field, p.Value, values))); err != nil {
 				return err
 			}
 		}
@@ -98,20 +97,33 @@ func (a *authRequest) checkParameters() error {
 	return nil
 }
 
-// parameters are the parameters with a fixed meaning. All others are entries of descriptors, which
+// decodeParameter reads a parameter with a fixed meaning. All others are entries of descriptors, which
 // "and" separates.
-var parameters = map[string]func(a *authRequest, value string, v *requestValues) error{
-	"key":       (*authRequest).decodeKey,
-	"limit":     (*authRequest).decodeLimit,
-	"domain":    (*authRequest).decodeDomain,
-	"cost":      (*authRequest).decodeCost,
-	"deny":      (*authRequest).decodeDeny,
-	"max_delay": (*authRequest).decodeMaxDelay,
-	"list":      func(a *authRequest, value string, _ *requestValues) error { a.list = value; return nil },
+func (a *authRequest) decodeParameter(field fieldSet, value string, v *requestValues) (err error) {
+	switch field {
+	case fieldKey:
+		return a.decodeKey(value, v)
+	case fieldLimit:
+		a.Limit = value
+	case fieldDomain:
+		a.Domain = value
+	case fieldList:
+		a.list = value
+	case fieldMaxDelay:
+		return a.decodeMaxDelay(value)
+	case fieldCost:
+		if a.Request.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || a.Request.Cost < 0 {
+			return &fieldError{problem: fmt.Sprintf("%.40q: want a whole number, 0 or more", value), kind: ProblemBadCost}
+		}
+	case fieldDeny:
+		if a.denyStatus, err = strconv.Atoi(value); err != nil || a.denyStatus < 400 || a.denyStatus > 599 {
+			return &fieldError{problem: fmt.Sprintf("%.40q: want a status from 400 to 599", value)}
+		}
+	}
+	return nil
 }
 
 func (a *authRequest) decodeKey(value string, v *requestValues) error {
-	a.fields |= fieldKey
 	key, err := v.resolve(value, value)
 	if err != nil {
 		return err
@@ -122,34 +134,7 @@ func (a *authRequest) decodeKey(value string, v *requestValues) error {
 	return nil
 }
 
-func (a *authRequest) decodeLimit(value string, _ *requestValues) error {
-	a.fields |= fieldLimit
-	a.Limit = value
-	return nil
-}
-
-func (a *authRequest) decodeDomain(value string, _ *requestValues) error {
-	a.fields |= fieldDomain
-	a.Domain = value
-	return nil
-}
-
-func (a *authRequest) decodeCost(value string, _ *requestValues) (err error) {
-	if a.Request.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || a.Request.Cost < 0 {
-		return &fieldError{problem: fmt.Sprintf("%.40q: want a whole number, 0 or more", value), kind: ProblemBadCost}
-	}
-	return nil
-}
-
-func (a *authRequest) decodeDeny(value string, _ *requestValues) (err error) {
-	if a.denyStatus, err = strconv.Atoi(value); err != nil || a.denyStatus < 400 || a.denyStatus > 599 {
-		return &fieldError{problem: fmt.Sprintf("%.40q: want a status from 400 to 599", value)}
-	}
-	return nil
-}
-
-func (a *authRequest) decodeMaxDelay(value string, _ *requestValues) (err error) {
-	a.fields |= fieldMaxDelay
+func (a *authRequest) decodeMaxDelay(value string) (err error) {
 	r := &jsonReader{text: value}
 	if a.Request.MaxDelay, err = r.seconds(); err != nil {
 		return err

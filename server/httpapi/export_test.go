@@ -1,9 +1,6 @@
 package httpapi
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // An Endpoint is a path and the methods allowed there. Nil methods allow all.
 type Endpoint struct {
@@ -20,7 +17,7 @@ func Endpoints() (all []Endpoint) {
 }
 
 // Parameters returns the parameters of /v1/auth with a fixed meaning.
-func Parameters() []string { return slices.Sorted(maps.Keys(parameters)) }
+func Parameters() []string { return sorted(parameterFields) }
 
 // Fields returns the fields that the JSON objects of /v1/take may have, by the place
 // of their description in openapi.yaml.

@@ -14,7 +14,7 @@ func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, p httplimi
 	if at := p.Pointer + p.Parameter; at != "" {
 		text = at + ": " + text
 	}
-	s.requests.Invalid(problemTypes[p.Type].reason, text, r.RemoteAddr)
+	s.options.Requests.Invalid(problemTypes[p.Type].reason, text, r.RemoteAddr)
 	if p.Type == ProblemTooLarge {
 		w.Header().Set("Connection", "close") // rather than read the rest of the body
 	}
@@ -42,10 +42,10 @@ func (s *Server) logDenial(t *takecall.Call, r *takecall.Reply) {
 	case t.ByRules():
 		for i := range r.Parts {
 			if p := &r.Parts[i]; !p.Decision.Allowed {
-				s.requests.DeniedByRule(p.Rule, t.Descriptors[i].Entries, &p.Decision)
+				s.options.Requests.DeniedByRule(p.Rule, t.Descriptors[i].Entries, &p.Decision)
 			}
 		}
 	default:
-		s.requests.Denied(r.Limit, t.Request.Key, &r.Decision)
+		s.options.Requests.Denied(r.Limit, t.Request.Key, &r.Decision)
 	}
 }

@@ -81,17 +81,10 @@ const defaultMaxHold = 30 * time.Second
 
 // A Server serves the HTTP API. It is safe for concurrent use.
 type Server struct {
-	http           *httpserver.Server
-	engine         *engine.Engine
-	headers        httplimit.Form
-	maxHold        time.Duration
-	addresses      *address.Resolver
-	envoyJSON      http.Handler
-	ready          func() error
-	observeLatency func(context.Context, time.Duration)
-	tracer         *tracing.Tracer
-	requests       *requestlog.Log
-	audit          *audit.Log
+	http      *httpserver.Server
+	engine    *engine.Engine
+	options   Options
+	addresses *address.Resolver
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -103,15 +96,10 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if o.Headers > httplimit.NoHeaders {
 		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
-	s := &Server{
-		requests: o.Requests, audit: o.Audit,
-		engine: e, headers: o.Headers, maxHold: o.MaxHold,
-		envoyJSON: o.EnvoyJSON, ready: o.Ready, observeLatency: o.ObserveLatency, tracer: o.Tracer,
-	}
-	s.addresses = address.NewResolver(o.TrustedProxies, 0)
-	s.maxHold = defaults.Or(s.maxHold, defaultMaxHold)
-	if s.ready == nil {
-		s.ready = func() error { return nil }
+	s := &Server{engine: e, options: *o, addresses: address.NewResolver(o.TrustedProxies, 0)}
+	s.options.MaxHold = defaults.Or(o.MaxHold, defaultMaxHold)
+	if o.Ready == nil {
+		s.options.Ready = func() error { return nil }
 	}
 	s.http = httpserver.New(s, httpserver.Options{Log: o.Log, HandlerTime: o.DecisionTime})
 	return s, nil
@@ -138,7 +126,7 @@ var endpoints = [...]endpoint{
 	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake, true},
 	{"/v1/settle", []string{http.MethodPost}, (*Server).handleSettle, true},
 	{"/v1/auth", nil, (*Server).handleAuthRequest, true},
-	{envoyPath, nil, func(s *Server, w http.ResponseWriter, r *http.Request) { s.envoyJSON.ServeHTTP(w, r) }, true},
+	{envoyPath, nil, func(s *Server, w http.ResponseWriter, r *http.Request) { s.options.EnvoyJSON.ServeHTTP(w, r) }, true},
 	{"/healthcheck", readMethods, (*Server).handleHealthcheck, false},
 	{"/openapi.yaml", readMethods, (*Server).handleOpenAPI, false},
 }
@@ -153,25 +141,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range endpoints {
 		e := &endpoints[i]
 		switch {
-		case e.path != r.URL.Path, e.path == envoyPath && s.envoyJSON == nil:
+		case e.path != r.URL.Path, e.path == envoyPath && s.options.EnvoyJSON == nil:
 			continue
 		case e.methods != nil && !slices.Contains(e.methods, r.Method):
-			s.requests.Invalid(requestlog.NotFound, "method "+r.Method+" of "+e.path, r.RemoteAddr)
+			s.options.Requests.Invalid(requestlog.NotFound, "method "+r.Method+" of "+e.path, r.RemoteAddr)
 			httpserver.MethodNotAllowed(w, r, strings.Join(e.methods, ", "))
-		case e.decides && s.tracer != nil:
+		case e.decides && s.options.Tracer != nil:
 			s.traced(e, w, r)
 		default:
 			e.handle(s, w, r)
 		}
 		return
 	}
-	s.requests.Invalid(requestlog.NotFound, "path "+r.URL.Path, r.RemoteAddr)
+	s.options.Requests.Invalid(requestlog.NotFound, "path "+r.URL.Path, r.RemoteAddr)
 	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "no such path; see /openapi.yaml"})
 }
 
 // traced handles a request, with a span if its caller samples it.
 func (s *Server) traced(e *endpoint, w http.ResponseWriter, r *http.Request) {
-	ctx, span := s.tracer.Start(r.Context(), "http", r.Header["Traceparent"])
+	ctx, span := s.options.Tracer.Start(r.Context(), "http", r.Header["Traceparent"])
 	if span != nil {
 		defer span.End()
 		r = r.WithContext(ctx)
@@ -181,7 +169,7 @@ func (s *Server) traced(e *endpoint, w http.ResponseWriter, r *http.Request) {
 
 // handleHealthcheck answers GET /healthcheck as envoyproxy/ratelimit does.
 func (s *Server) handleHealthcheck(w http.ResponseWriter, _ *http.Request) {
-	if err := s.ready(); err != nil {
+	if err := s.options.Ready(); err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -198,7 +186,7 @@ func (s *Server) handleOpenAPI(w http.ResponseWriter, _ *http.Request) {
 
 // observe reports how long a decision took that began at start.
 func (s *Server) observe(ctx context.Context, start time.Time) {
-	if s.observeLatency != nil {
-		s.observeLatency(ctx, time.Since(start))
+	if s.options.ObserveLatency != nil {
+		s.options.ObserveLatency(ctx, time.Since(start))
 	}
 }

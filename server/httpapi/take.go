@@ -32,7 +32,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
 		return
 	}
 	s.logDenials(c, &response)
-	c.encode(w, &response, s.headers)
+	c.encode(w, &response, s.options.Headers)
 }
 
 // decideBody decides the requests of a body, or settles them.
@@ -53,7 +53,7 @@ func (s *Server) decideBody(c *call, r *http.Request, settle bool) (response tak
 	mayRefund := func() bool { return s.mayRefund(r) }
 	refunds := c.refunds()
 	if refunds && !mayRefund() {
-		s.audit.RefuseAll(s.refundEntries(c, r), problemTypes[ProblemForbidden].detail)
+		s.options.Audit.RefuseAll(s.refundEntries(c, r), problemTypes[ProblemForbidden].detail)
 		return response, errRefundForbidden
 	}
 	defer s.observe(r.Context(), time.Now())

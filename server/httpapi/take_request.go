@@ -33,7 +33,7 @@ func newTakeRequest(maxDescriptors int) takeRequest {
 	return takeRequest{Call: takecall.Call{Request: penstock.Request{Cost: 1}}, maxDescriptors: maxDescriptors}
 }
 
-// A fieldSet is the set of fields that a JSON object has.
+// A fieldSet is the set of fields that a JSON object has, or of parameters that a URL has.
 type fieldSet uint32
 
 const (
@@ -55,6 +55,8 @@ const (
 	fieldRequests
 	fieldEntries
 	fieldValue
+	fieldDeny
+	fieldList
 
 	keyFields   = fieldKey | fieldKeyBase64
 	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldNewID | fieldHold
@@ -65,12 +67,24 @@ const (
 	requestFields    = limitFields | ruleFields | fieldCost | fieldReset | fieldID
 	descriptorFields = fieldEntries | fieldCost
 	entryFields      = fieldKey | fieldValue
+
+	// The parameters of /v1/auth with a fixed meaning.
+	parameterFields = fieldKey | fieldLimit | fieldDomain | fieldCost | fieldMaxDelay | fieldDeny | fieldList
 )
 
 // fieldNames are in the order of the bits above.
 var fieldNames = [...]string{
 	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "keep_free", "new_id", "id", "hold",
 	"domain", "descriptors", "mode", "requests", "entries", "value",
+	"deny", "list",
+}
+
+// fieldOf returns the field of a name, or none.
+func fieldOf(name string) fieldSet {
+	if i := slices.Index(fieldNames[:], name); i >= 0 {
+		return 1 << i
+	}
+	return 0
 }
 
 // has reports whether the set has at least one of the fields.
@@ -78,14 +92,14 @@ func (s fieldSet) has(fields fieldSet) bool { return s&fields != 0 }
 
 // add adds a field by its name. It must be one of the known fields, and new.
 func (s *fieldSet) add(name string, known fieldSet) error {
-	i := slices.Index(fieldNames[:], name)
+	field := fieldOf(name) & known
 	switch {
-	case i < 0 || !known.has(1<<i):
+	case field == 0:
 		return &fieldError{problem: fmt.Sprintf("unknown field %.80q, want %s", name, strings.Join(known.names(), ", "))}
-	case s.has(1 << i):
+	case s.has(field):
 		return &fieldError{problem: fmt.Sprintf("duplicate field %q", name)}
 	}
-	*s |= 1 << i
+	*s |= field
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -17,8 +16,6 @@ import (
 // others behind the same address, and traffic must not depend on that.
 type tokenFailures struct {
 	byAddress, inAll *penstock.Limiter
-
-	any atomic.Bool // whether there was a failure, so that callers without one pay nothing
 
 	mu    sync.RWMutex
 	known map[netip.Prefix]struct{} // addresses that sent a right token
@@ -48,9 +45,6 @@ const allAddresses = "all"
 // does not apply to those that sent a right token before: with it, any remote caller
 // could keep operators out.
 func (f *tokenFailures) wait(from netip.Addr) time.Duration {
-	if !f.any.Load() {
-		return 0
-	}
 	network := networkOf(from)
 	wait := untilNext(f.byAddress, network.String())
 	if wait == 0 && !f.isKnown(network) {
@@ -76,7 +70,6 @@ func (f *tokenFailures) note(from netip.Addr, right bool) {
 		f.addKnown(network)
 		return
 	}
-	f.any.Store(true)
 	_, _ = f.byAddress.Allow(context.Background(), network.String()) // no error: it is in memory
 	_, _ = f.inAll.Allow(context.Background(), allAddresses)
 }

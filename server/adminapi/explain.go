@@ -5,7 +5,6 @@ import (
 
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // An Explanation is the response of /v1/explain.
@@ -41,20 +40,10 @@ func (s *Server) explain(r *http.Request) (*Explanation, error) {
 // decodeDescriptor returns the domain and the entries of a query, in their order. Entries
 // that have the name of a parameter, "domain" or "key", are written in key instead.
 func decodeDescriptor(r *http.Request) (domain string, entries []rules.Entry, err error) {
-	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
-	if err != nil {
+	k := &keyRequest{}
+	known := map[string]func(string) error{"domain": text(&k.domain), "key": text(&k.key)}
+	if k.has, err = decodeWithEntries(r, known, &k.entries); err != nil {
 		return "", nil, err
-	}
-	k := &keyRequest{has: map[string]bool{}}
-	for _, p := range parameters {
-		switch p.Name {
-		case "rule", "limit", "units", "reason": // no parameters here
-			k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
-		default:
-			if err := k.decodeParameter(p, r.Method); err != nil {
-				return "", nil, err
-			}
-		}
 	}
 	switch {
 	case k.domain == "":

@@ -37,7 +37,7 @@ func (s *Server) key(r *http.Request) (*KeyState, error) {
 
 // takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.
 func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*KeyState, error) {
-	if k.cost == 0 && !k.has[settleParameter] {
+	if k.cost == 0 && k.id == "" {
 		return s.peek(r.Context(), t)
 	}
 	e := entry(r)
@@ -59,33 +59,20 @@ func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*KeySta
 	return state, nil
 }
 
-// act refunds or resets a key, and adds to the record what that has changed.
+// act refunds, settles or resets a key, and adds to the record what that has changed.
 func (s *Server) act(ctx context.Context, k *keyRequest, t keyTarget, p *audit.Pending) (d penstock.Decision, err error) {
-	before, err := s.takeUnits(ctx, t, 0)
+	before, err := s.peekUnits(ctx, t)
 	if err != nil {
 		return d, err
 	}
-	if k.has[settleParameter] {
-		d, err = s.settle(ctx, t, k)
-		p.Before, p.After = audit.After(&before), audit.After(&d)
+	if d, err = s.takeUnits(ctx, t, k.cost, k.id); err != nil {
 		return d, err
 	}
-	if d, err = s.takeUnits(ctx, t, k.cost); err != nil {
-		return d, err
+	p.Before, p.After = audit.After(&before), audit.After(&d)
+	if k.id == "" {
+		p.Units = -d.Granted
 	}
-	p.Before, p.After, p.Units = audit.After(&before), audit.After(&d), -d.Granted
 	return d, nil
-}
-
-// settle makes what was taken under an ID equal to the units of the request.
-func (s *Server) settle(ctx context.Context, t keyTarget, k *keyRequest) (penstock.Decision, error) {
-	if t.rule != nil {
-		return s.engine.SettleRule(ctx, t.rule, t.key, k.id, k.cost)
-	}
-	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: k.cost, ID: k.id, Settle: true}
-	d, err := s.engine.Store().Take(ctx, r)
-	s.engine.Denials.ForgetReturned(&r)
-	return d, err
 }
 
 // A keyRequest is the request of /v1/keys. It identifies a key by its rule, by its
@@ -126,22 +113,28 @@ func decodeKeyRequest(r *http.Request) (*keyRequest, error) {
 	return k, k.check()
 }
 
-func decodeKeyParameters(r *http.Request) (*keyRequest, error) {
-	k := &keyRequest{has: map[string]bool{}}
-	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
-	if err != nil {
-		return k, err
-	}
+func decodeKeyParameters(r *http.Request) (k *keyRequest, err error) {
+	k = &keyRequest{}
 	switch r.Method {
 	case http.MethodDelete:
 		k.cost = penstock.Reset
 	case http.MethodPost:
 		k.cost = -1
 	}
-	for _, p := range parameters {
-		if err := k.decodeParameter(p, r.Method); err != nil {
-			return k, err
+	units := func(text string) error {
+		units, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || units < 0 || r.Method != http.MethodPost {
+			return errors.New("want a whole number, 1 or more, with POST")
 		}
+		k.cost = -units
+		return nil
+	}
+	k.has, err = decodeWithEntries(r, map[string]func(string) error{
+		"rule": text(&k.rule), "limit": text(&k.limit), "key": text(&k.key), "domain": text(&k.domain),
+		"reason": text(&k.reason), settleParameter: text(&k.id), "units": units,
+	}, &k.entries)
+	if err != nil {
+		return k, err
 	}
 	return k, k.decodeSettlement(r.Method)
 }
@@ -162,39 +155,16 @@ func (k *keyRequest) decodeSettlement(method string) error {
 	return nil
 }
 
-func (k *keyRequest) decodeParameter(p httpserver.Parameter, method string) error {
-	fields := map[string]*string{"rule": &k.rule, "limit": &k.limit, "key": &k.key, "domain": &k.domain, "reason": &k.reason, settleParameter: &k.id}
-	field, known := fields[p.Name]
-	if !known && p.Name != "units" {
-		k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
-		return nil
-	}
-	if k.has[p.Name] {
-		return &parameterError{p.Name, "duplicate parameter"}
-	}
-	k.has[p.Name] = true
-	if known {
-		*field = p.Value
-		return nil
-	}
-	units, err := strconv.ParseInt(p.Value, 10, 64)
-	if err != nil || units < 0 || method != http.MethodPost {
-		return &parameterError{"units", "want a whole number, 1 or more, with POST"}
-	}
-	k.cost = -units
-	return nil
-}
-
 // check returns an error unless the parameters identify one key.
 func (k *keyRequest) check() error {
-	var given []string
+	given := 0
 	for _, name := range []string{"rule", "limit", "domain"} {
 		if k.has[name] {
-			given = append(given, name)
+			given++
 		}
 	}
 	switch {
-	case len(given) != 1:
+	case given != 1:
 		return &parameterError{"rule", "want one of rule, limit and domain"}
 	case len(k.entries) > 0 && !k.has["domain"]:
 		name := k.entries[0].Key
@@ -213,7 +183,7 @@ func (k *keyRequest) check() error {
 // checkReason returns an error unless a refund or reset has a reason, and a peek has none.
 func (k *keyRequest) checkReason() error {
 	switch {
-	case k.cost != 0 || k.has[settleParameter]:
+	case k.cost != 0 || k.id != "":
 		return checkReason(k.reason)
 	case k.has["reason"]:
 		return &parameterError{"reason", "want a reason with POST and DELETE only"}
@@ -261,7 +231,7 @@ type KeyState struct {
 
 // peek returns the state of the key. The counters of requests do not include it.
 func (s *Server) peek(ctx context.Context, t keyTarget) (*KeyState, error) {
-	d, err := s.takeUnits(ctx, t, 0)
+	d, err := s.peekUnits(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -287,12 +257,12 @@ func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision)
 	if t.limit.HasPermits() {
 		return s.nextPermit(ctx, t)
 	}
-	d, err := s.takeUnits(ctx, t, 1)
+	d, err := s.takeUnits(ctx, t, 1, "")
 	if err != nil || !d.Allowed {
 		return d.RetryAfter, err
 	}
 	if d.Granted > 0 {
-		_, err = s.takeUnits(context.WithoutCancel(ctx), t, -1)
+		_, err = s.takeUnits(context.WithoutCancel(ctx), t, -1, "")
 	}
 	return 0, err
 }
@@ -309,12 +279,20 @@ func (s *Server) nextPermit(ctx context.Context, t keyTarget) (time.Duration, er
 	return 0, err
 }
 
-// takeUnits has the store decide. A rule may be stored under another limit than its own.
-func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64) (penstock.Decision, error) {
-	if t.rule != nil {
+func (s *Server) peekUnits(ctx context.Context, t keyTarget) (penstock.Decision, error) {
+	return s.takeUnits(ctx, t, 0, "")
+}
+
+// takeUnits has the store decide, or settle what was taken under an ID. A rule may be stored under
+// another limit than its own.
+func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64, settle string) (penstock.Decision, error) {
+	switch {
+	case t.rule != nil && settle != "":
+		return s.engine.SettleRule(ctx, t.rule, t.key, settle, cost)
+	case t.rule != nil:
 		return s.engine.TakeRule(ctx, t.rule, t.key, cost)
 	}
-	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: cost}
+	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: cost, ID: settle, Settle: settle != ""}
 	d, err := s.engine.Store().Take(ctx, r)
 	s.engine.Denials.ForgetReturned(&r)
 	return d, err
@@ -367,32 +345,42 @@ type parameterError struct{ name, problem string }
 
 func (e *parameterError) Error() string { return e.problem }
 
+// asParameterError returns an error about the body as one about no parameter, or nil.
+func asParameterError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &parameterError{"", err.Error()}
+}
+
 // problemOf returns the problem of an error.
 func problemOf(err error) httplimit.Problem {
+	p := httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: err.Error()}
 	var parameter *parameterError
 	var field *penstock.FieldError
-	var missing *notFoundError
-	var wrongKey *rules.KeyError
 	switch {
 	case errors.As(err, &parameter):
-		return httplimit.Problem{Status: http.StatusBadRequest, Detail: parameter.problem, Parameter: parameter.name}
+		p.Status, p.Detail, p.Parameter = http.StatusBadRequest, parameter.problem, parameter.name
 	case errors.As(err, &field):
-		return httplimit.Problem{
-			Status: http.StatusBadRequest, Parameter: "limit",
-			Detail: strings.TrimPrefix(err.Error(), "penstock: "),
-		}
+		p.Status, p.Detail, p.Parameter = http.StatusBadRequest, strings.TrimPrefix(p.Detail, "penstock: "), "limit"
 	case errors.Is(err, engine.ErrNoSettle), errors.Is(err, penstock.ErrBadCost):
-		return httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error(), Parameter: settleParameter}
+		p.Status, p.Parameter = http.StatusBadRequest, settleParameter
 	case errors.Is(err, penstock.ErrUnknownID):
-		return httplimit.Problem{Status: http.StatusNotFound, Detail: "nothing was taken under this ID, or it is no longer remembered", Parameter: settleParameter}
-	case errors.Is(err, overrides.ErrNotFound):
-		return httplimit.Problem{Status: http.StatusNotFound, Detail: err.Error()}
+		p.Status, p.Parameter = http.StatusNotFound, settleParameter
+		p.Detail = "nothing was taken under this ID, or it is no longer remembered"
 	case errors.Is(err, overrides.ErrFull):
-		return httplimit.Problem{Status: http.StatusInsufficientStorage, Detail: err.Error()}
+		p.Status = http.StatusInsufficientStorage
 	case errors.Is(err, httpserver.ErrBadQuery), errors.Is(err, engine.ErrNoDomain):
-		return httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()}
-	case errors.As(err, &missing), errors.As(err, &wrongKey), errors.Is(err, engine.ErrNoRules):
-		return httplimit.Problem{Status: http.StatusNotFound, Detail: err.Error()}
+		p.Status = http.StatusBadRequest
+	case isNotFound(err):
+		p.Status = http.StatusNotFound
 	}
-	return httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: err.Error()}
+	return p
+}
+
+// isNotFound reports whether a rule, a key of it or an override does not exist.
+func isNotFound(err error) bool {
+	_, noRule := errors.AsType[*notFoundError](err)
+	_, noKey := errors.AsType[*rules.KeyError](err)
+	return noRule || noKey || errors.Is(err, engine.ErrNoRules) || errors.Is(err, overrides.ErrNotFound)
 }

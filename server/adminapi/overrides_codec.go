@@ -99,7 +99,7 @@ func decodeOverrides(w http.ResponseWriter, r *http.Request) (all []overrideRequ
 	}
 	switch {
 	case err != nil:
-		return nil, &parameterError{"", err.Error()}
+		return nil, asParameterError(err)
 	case len(all) == 0:
 		return nil, &parameterError{"", "want at least one override"}
 	case len(all) > maxOverridesAtOnce:

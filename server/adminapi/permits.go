@@ -94,7 +94,7 @@ func (s *Server) permitKeys(ctx context.Context, rule *rules.Rule, n int) ([]per
 			continue // its text is not the key
 		}
 		t := s.underOverride(newTarget(rule, k.Key))
-		d, err := s.takeUnits(ctx, t, 0)
+		d, err := s.peekUnits(ctx, t)
 		if err != nil {
 			return nil, err
 		}

@@ -8,30 +8,44 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // decodeQuery calls the function of each parameter of a query. A parameter without a function, or
 // a second one of the same name, is an error.
 func decodeQuery(r *http.Request, set map[string]func(string) error) error {
+	_, err := decodeWithEntries(r, set, nil)
+	return err
+}
+
+// decodeWithEntries is decodeQuery for a query in which parameters without a function are the
+// entries of a descriptor. It returns which of the others there are, also with an error.
+func decodeWithEntries(
+	r *http.Request, set map[string]func(string) error, entries *[]rules.Entry,
+) (has map[string]bool, err error) {
 	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	seen := map[string]bool{}
+	has = map[string]bool{}
 	for _, p := range parameters {
+		decode := set[p.Name]
 		switch {
-		case set[p.Name] == nil:
-			return &parameterError{p.Name, fmt.Sprintf("unknown parameter %.80q", p.Name)}
-		case seen[p.Name]:
-			return &parameterError{p.Name, "duplicate parameter"}
+		case decode == nil && entries != nil:
+			*entries = append(*entries, rules.Entry{Key: p.Name, Value: p.Value})
+			continue
+		case decode == nil:
+			return has, &parameterError{p.Name, fmt.Sprintf("unknown parameter %.80q", p.Name)}
+		case has[p.Name]:
+			return has, &parameterError{p.Name, "duplicate parameter"}
 		}
-		seen[p.Name] = true
-		if err := set[p.Name](p.Value); err != nil {
-			return &parameterError{p.Name, err.Error()}
+		has[p.Name] = true
+		if err := decode(p.Value); err != nil {
+			return has, &parameterError{p.Name, err.Error()}
 		}
 	}
-	return nil
+	return has, nil
 }
 
 // choice returns a function that accepts some words.

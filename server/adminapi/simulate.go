@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/simulator"
@@ -37,11 +36,7 @@ func (s *Server) handleSimulate(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		result, err = request.run()
 	}
-	if err != nil {
-		httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
-		return
-	}
-	writeJSON(w, http.StatusOK, result)
+	respond(w, result, asParameterError(err), writeJSON)
 }
 
 // maxSeconds is beyond every arrival that the simulator accepts, and within a
@@ -74,24 +69,19 @@ const maxLogUpload = time.Minute
 func (s *Server) handleSimulateLog(w http.ResponseWriter, r *http.Request) {
 	q, err := s.decodeLogQuery(r)
 	var result *simulator.LogSimulation
-	if err == nil {
-		if !s.simulating.TryLock() {
-			httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: "another log is being simulated; try again when it is done"})
-			return
-		}
+	switch {
+	case err != nil:
+	case !s.simulating.TryLock():
+		err = errSimulating
+	default:
 		defer s.simulating.Unlock()
 		result, err = simulateLog(w, r, q)
+		err = asParameterError(err)
 	}
-	var parameter *parameterError
-	switch {
-	case errors.As(err, &parameter):
-		httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error(), Parameter: parameter.name})
-	case err != nil:
-		httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
-	default:
-		writeCompactJSON(w, http.StatusOK, result)
-	}
+	respond(w, result, err, writeCompactJSON)
 }
+
+var errSimulating = errors.New("another log is being simulated; try again when it is done")
 
 func simulateLog(w http.ResponseWriter, r *http.Request, q simulator.LogQuery) (*simulator.LogSimulation, error) {
 	control := http.NewResponseController(w)

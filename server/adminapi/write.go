@@ -16,15 +16,20 @@ func writeText(w http.ResponseWriter, text string) {
 }
 
 // answer returns a handler that writes the response of a function, or the problem of its error.
-func answer[T any](respond func(*http.Request) (T, error), write func(http.ResponseWriter, int, any)) http.HandlerFunc {
+func answer[T any](decide func(*http.Request) (T, error), write func(http.ResponseWriter, int, any)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		response, err := respond(r)
-		if err != nil {
-			httpserver.WriteProblem(w, problemOf(err))
-			return
-		}
-		write(w, http.StatusOK, response)
+		response, err := decide(r)
+		respond(w, response, err, write)
 	}
+}
+
+// respond writes a response, or the problem of an error.
+func respond(w http.ResponseWriter, response any, err error, write func(http.ResponseWriter, int, any)) {
+	if err != nil {
+		httpserver.WriteProblem(w, problemOf(err))
+		return
+	}
+	write(w, http.StatusOK, response)
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -46,26 +46,24 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver, lists lists
 		return nil, &fieldError{problem: err.Error()}
 	}
 	a := &authRequest{takeRequest: newTakeRequest(rules.MaxListed), denyStatus: http.StatusTooManyRequests}
-	values := &requestValues{Request: r, addresses: addresses}
-	if err := a.decodeParameters(all, values); err != nil {
+	if err := a.decodeParameters(all); err != nil {
 		return nil, err
 	}
-	if err := a.addDescriptors(values, lists); err != nil {
+	if err := a.addDescriptors(lists); err != nil {
 		return nil, err
-	}
-	if values.bad != nil {
-		values.bad.status = a.denyStatus
-		return nil, values.bad
 	}
 	if err := a.checkParameters(); err != nil {
 		return nil, err
 	}
-	return a, a.check()
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	return a, a.resolve(&requestValues{Request: r, addresses: addresses, status: a.denyStatus})
 }
 
 // decodeParameters reads the parameters with a fixed meaning, and collects the others, which are the
 // entries of descriptors.
-func (a *authRequest) decodeParameters(all []httpserver.Parameter, values *requestValues) error {
+func (a *authRequest) decodeParameters(all []httpserver.Parameter) error {
 	a.groups = make([][]rules.Entry, 1)
 	for _, p := range all {
 		last := len(a.groups) - 1
@@ -78,8 +76,8 @@ func (a *authRequest) decodeParameters(all []httpserver.Parameter, values *reque
 			return in(p.Name, &fieldError{problem: "duplicate parameter"})
 		default:
 			a.fields |= field
-			if err := values.keepBad(in(p.Name, a.decodeParameter(field, p.Value, values))); err != nil {
-				return err
+			if err := a.decodeParameter(field, p.Value); err != nil {
+				return in(p.Name, err)
 			}
 		}
 	}
@@ -99,10 +97,12 @@ func (a *authRequest) checkParameters() error {
 
 // decodeParameter reads a parameter with a fixed meaning. All others are entries of descriptors, which
 // "and" separates.
-func (a *authRequest) decodeParameter(field fieldSet, value string, v *requestValues) (err error) {
+func (a *authRequest) decodeParameter(field fieldSet, value string) (err error) {
 	switch field {
 	case fieldKey:
-		return a.decodeKey(value, v)
+		if a.Request.Key = value; value == "" {
+			return errEmptyKey()
+		}
 	case fieldLimit:
 		a.Limit = value
 	case fieldDomain:
@@ -123,17 +123,6 @@ func (a *authRequest) decodeParameter(field fieldSet, value string, v *requestVa
 	return nil
 }
 
-func (a *authRequest) decodeKey(value string, v *requestValues) error {
-	key, err := v.resolve(value, value)
-	if err != nil {
-		return err
-	}
-	if a.Request.Key = shorten(key); a.Request.Key == "" {
-		return errEmptyKey()
-	}
-	return nil
-}
-
 func (a *authRequest) decodeMaxDelay(value string) (err error) {
 	r := &jsonReader{text: value}
 	if a.Request.MaxDelay, err = r.seconds(); err != nil {
@@ -143,7 +132,7 @@ func (a *authRequest) decodeMaxDelay(value string) (err error) {
 }
 
 // addDescriptors adds the descriptors of the URL, or of the list that it names.
-func (a *authRequest) addDescriptors(values *requestValues, lists lists) error {
+func (a *authRequest) addDescriptors(lists lists) error {
 	groups := a.groups
 	switch first := firstKey(groups); {
 	case a.list != "" && first != nil:
@@ -161,7 +150,7 @@ func (a *authRequest) addDescriptors(values *requestValues, lists lists) error {
 	}
 	a.fields |= fieldDescriptors
 	for _, group := range groups {
-		if err := a.addDescriptor(group, values); err != nil {
+		if err := a.addDescriptor(group); err != nil {
 			return err
 		}
 	}
@@ -178,8 +167,8 @@ func firstKey(groups [][]rules.Entry) *string {
 	return nil
 }
 
-// addDescriptor adds a descriptor of entries, with their values of the client's request.
-func (a *authRequest) addDescriptor(group []rules.Entry, values *requestValues) error {
+// addDescriptor adds a descriptor of entries.
+func (a *authRequest) addDescriptor(group []rules.Entry) error {
 	switch {
 	case len(group) == 0:
 		return in("and", &fieldError{problem: "want entries before and after it"})
@@ -188,16 +177,27 @@ func (a *authRequest) addDescriptor(group []rules.Entry, values *requestValues) 
 	case len(group) > maxEntries:
 		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(group), maxEntries)}
 	}
-	entries := make([]rules.Entry, len(group))
-	for i, e := range group {
-		value, err := values.resolve(e.Value, "")
-		if err := values.keepBad(in(e.Key, err)); err != nil {
-			return err
-		}
-		entries[i] = rules.Entry{Key: e.Key, Value: value}
-	}
-	a.Descriptors = append(a.Descriptors, engine.Descriptor{Entries: entries, Cost: a.Request.Cost, Permits: engine.NoPermits})
+	d := engine.Descriptor{Entries: slices.Clone(group), Cost: a.Request.Cost, Permits: engine.NoPermits}
+	a.Descriptors = append(a.Descriptors, d)
 	a.hasCost = append(a.hasCost, true)
+	return nil
+}
+
+// resolve replaces the values of the URL by those of the client's request that they stand for.
+func (a *authRequest) resolve(values *requestValues) error {
+	key, err := values.resolve(a.Request.Key, a.Request.Key)
+	if err != nil {
+		return in("key", err)
+	}
+	a.Request.Key = shorten(key)
+	for _, d := range a.Descriptors {
+		for i := range d.Entries {
+			e := &d.Entries[i]
+			if e.Value, err = values.resolve(e.Value, ""); err != nil {
+				return in(e.Key, err)
+			}
+		}
+	}
 	return nil
 }
 

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -17,23 +16,12 @@ import (
 type requestValues struct {
 	*http.Request
 	addresses *address.Resolver
-	bad       *fieldError // the first value that cannot be used
+	status    int // of a value that cannot be used
 }
 
-// keepBad keeps an error about a value of the client, and returns any other: mistakes in the URL come
-// first.
-func (v *requestValues) keepBad(err error) error {
-	var field *fieldError
-	if !errors.As(err, &field) || !field.badHeader {
-		return err
-	}
-	v.bad = cmp.Or(v.bad, field)
-	return nil
-}
-
-// badValue returns the error of a value of the client.
-func badValue(format string, args ...any) error {
-	return &fieldError{problem: fmt.Sprintf(format, args...), kind: ProblemBadKey, badHeader: true}
+// bad returns the error of a value of the client.
+func (v *requestValues) bad(format string, args ...any) error {
+	return &fieldError{problem: fmt.Sprintf(format, args...), kind: ProblemBadKey, status: v.status}
 }
 
 // resolve returns the value of a parameter: "header:Name" stands for that header, "cookie:Name" and
@@ -72,7 +60,7 @@ func (v *requestValues) cookie(name, missing string) (string, error) {
 	found := v.CookiesNamed(name)
 	switch {
 	case len(found) > 1:
-		return "", badValue("cookie %.80q: %d of them, want one", name, len(found))
+		return "", v.bad("cookie %.80q: %d of them, want one", name, len(found))
 	case len(found) == 0 || found[0].Value == "":
 		return missing, nil
 	}
@@ -90,7 +78,7 @@ func (v *requestValues) query(name, missing string) (string, error) {
 	}
 	all, err := httpserver.ParseQuery(u.RawQuery, maxQuery)
 	if err != nil {
-		return "", badValue("query of %s: %.80s", forwardedURI, err)
+		return "", v.bad("query of %s: %.80s", forwardedURI, err)
 	}
 	found := 0
 	for _, p := range all {
@@ -100,7 +88,7 @@ func (v *requestValues) query(name, missing string) (string, error) {
 		}
 	}
 	if found > 1 {
-		return "", badValue("parameter %.80q: %d of them, want one", name, found)
+		return "", v.bad("parameter %.80q: %d of them, want one", name, found)
 	}
 	return missing, nil
 }
@@ -116,7 +104,7 @@ func (v *requestValues) uri() (*url.URL, error) {
 	}
 	u, err := url.ParseRequestURI(line)
 	if err != nil {
-		return &url.URL{}, badValue("header %q: want the client's URL", forwardedURI)
+		return &url.URL{}, v.bad("header %q: want the client's URL", forwardedURI)
 	}
 	return u, nil
 }
@@ -138,9 +126,9 @@ func (v *requestValues) line(name, missing string) (string, error) {
 	lines, variant := v.Header.Values(name), v.variant(name)
 	switch {
 	case len(lines) > 1:
-		return "", badValue("header %.80q: %d lines, want one", name, len(lines))
+		return "", v.bad("header %.80q: %d lines, want one", name, len(lines))
 	case variant != "":
-		return "", badValue("header %.80q: some applications take %.80q for it", name, variant)
+		return "", v.bad("header %.80q: some applications take %.80q for it", name, variant)
 	case len(lines) == 0 || lines[0] == "":
 		return missing, nil
 	}
@@ -172,7 +160,7 @@ func (v *requestValues) address(name string) (string, error) {
 		return key, nil
 	}
 	if len(lines) == 0 {
-		return "", badValue("header %.80q: missing, want the client's address", name)
+		return "", v.bad("header %.80q: missing, want the client's address", name)
 	}
-	return "", badValue("header %.80q: %.80q: want the client's address at the end", name, lines[len(lines)-1])
+	return "", v.bad("header %.80q: %.80q: want the client's address at the end", name, lines[len(lines)-1])
 }

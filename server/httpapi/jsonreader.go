@@ -100,12 +100,7 @@ func (r *jsonReader) object(known fieldSet, field func(name string) error) (has 
 
 // array reads an array. It calls element with every index, to read the value.
 func (r *jsonReader) array(element func(i int) error) error {
-	return r.list("array", "[]", func(i int) error {
-		if err := element(i); err != nil {
-			return in(strconv.Itoa(i), err)
-		}
-		return nil
-	})
+	return r.list("array", "[]", func(i int) error { return in(strconv.Itoa(i), element(i)) })
 }
 
 // string reads a string. Without escapes it is a substring of the text.

@@ -134,8 +134,6 @@ type fieldError struct {
 	problem string
 	kind    string // type of problem. Default: ProblemMalformed
 	status  int    // Default: that of the kind
-
-	badHeader bool // a header of the client has no usable value
 }
 
 func (e *fieldError) Error() string { return e.problem }

@@ -15,15 +15,15 @@ func (s *Server) entry(r *http.Request) audit.Entry {
 
 // decide decides the requests of a call, with a record in the audit log of those that
 // refund or reset.
-func (s *Server) decide(c *call, r *http.Request, refunds bool, mayRefund func() bool) (takecall.Reply, error) {
+func (s *Server) decide(c *call, r *http.Request, refunds bool) (takecall.Reply, error) {
 	if !refunds {
-		return c.decide(r.Context(), s.engine, mayRefund)
+		return c.decide(r.Context())
 	}
 	ps, err := s.options.Audit.BeginAll(s.refundEntries(c, r))
 	if err != nil {
 		return takecall.Reply{}, err
 	}
-	response, err := c.decide(r.Context(), s.engine, mayRefund)
+	response, err := c.decide(r.Context())
 	if err != nil {
 		audit.FailAll(ps, err)
 		return response, err

@@ -24,14 +24,13 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 		s.writeAuthProblem(w, r, err)
 		return
 	}
-	c := calls.Get().(*call)
+	c := s.newCall(r)
 	defer c.release()
 	response, err := s.decideAndHold(r, c, a)
 	if err != nil {
 		s.writeAuthProblem(w, r, err)
 		return
 	}
-	s.logDenial(&a.Call, &response)
 	c.collectApplied(&response, response.Decision.Allowed)
 	s.options.Headers.SetHeaders(w.Header(), c.applied)
 	if !response.Decision.Allowed {
@@ -70,10 +69,9 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 	defer s.observe(r.Context(), time.Now())
 	if a.ByRules() {
 		a.Request.MaxDelay = min(cmp.Or(a.Request.MaxDelay, s.options.MaxHold), s.options.MaxHold)
-		return c.decideByRules(r.Context(), s.engine, &a.takeRequest)
+		return c.decideByRules(r.Context(), &a.takeRequest)
 	}
-	mayRefund := func() bool { return s.mayRefund(r) }
-	sr, err := a.storeRequest(s.engine, mayRefund)
+	sr, err := a.storeRequest(s.engine, c.mayRefund)
 	if err != nil {
 		return takecall.Reply{}, err
 	}
@@ -84,8 +82,7 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 	if sr.Limit.HasQueue() && sr.MaxDelay == 0 {
 		sr.MaxDelay = s.options.MaxHold
 	}
-	d, err := s.engine.Take(r.Context(), sr, mayRefund)
-	return takecall.UnderLimit(&sr, d), err
+	return c.decideUnderLimit(r.Context(), sr)
 }
 
 // refund returns what a request was granted age ago, even if its client has disconnected: but not what has refilled

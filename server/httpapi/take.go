@@ -24,14 +24,13 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) { s.take(w, 
 func (s *Server) handleSettle(w http.ResponseWriter, r *http.Request) { s.take(w, r, true) }
 
 func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
-	c := calls.Get().(*call)
+	c := s.newCall(r)
 	defer c.release()
 	response, err := s.decideBody(c, r, settle)
 	if err != nil {
 		s.writeProblem(w, r, problemOf(err))
 		return
 	}
-	s.logDenials(c, &response)
 	c.encode(w, &response, s.options.Headers)
 }
 
@@ -50,14 +49,13 @@ func (s *Server) decideBody(c *call, r *http.Request, settle bool) (response tak
 	for i := range c.requests {
 		s.engine.MarkReleases(c.requests[i].Domain, c.requests[i].Descriptors)
 	}
-	mayRefund := func() bool { return s.mayRefund(r) }
 	refunds := c.refunds()
-	if refunds && !mayRefund() {
+	if refunds && !c.mayRefund() {
 		s.options.Audit.RefuseAll(s.refundEntries(c, r), problemTypes[ProblemForbidden].detail)
 		return response, errRefundForbidden
 	}
 	defer s.observe(r.Context(), time.Now())
-	return s.decide(c, r, refunds, mayRefund)
+	return s.decide(c, r, refunds)
 }
 
 // prepareSettle makes the requests of a call settlements.
@@ -76,6 +74,9 @@ func (c *call) prepareSettle() error {
 
 // A call holds the buffers of one HTTP request. Calls are pooled.
 type call struct {
+	server *Server
+	http   *http.Request
+
 	body, out []byte
 	reader    jsonReader
 
@@ -99,6 +100,16 @@ const (
 
 var calls = sync.Pool{New: func() any { return &call{body: make([]byte, 0, 512), out: make([]byte, 0, 512)} }}
 
+func (s *Server) newCall(r *http.Request) *call {
+	c := calls.Get().(*call)
+	c.server, c.http = s, r
+	return c
+}
+
+// mayRefund reports whether the caller may refund units, and so is exempt from the
+// ceilings of limits in requests.
+func (c *call) mayRefund() bool { return c.server.engine.MayRefund(auth.HTTPCaller(c.http)) }
+
 // maxPooled is the capacity above which buffers are not pooled.
 const maxPooled = 8 << 10
 
@@ -111,15 +122,12 @@ func (c *call) release() {
 	clear(c.storeRequests)
 	clear(c.result.Statuses)
 	clear(c.applied)
+	c.server, c.http = nil, nil
 	c.body, c.out, c.reader, c.mode = c.body[:0], c.out[:0], jsonReader{}, single
 	c.requests, c.storeRequests, c.decisions = c.requests[:0], c.storeRequests[:0], c.decisions[:0]
 	c.applied = c.applied[:0]
 	calls.Put(c)
 }
-
-// mayRefund reports whether the caller may refund units, and so is exempt from the
-// ceilings of limits in requests.
-func (s *Server) mayRefund(r *http.Request) bool { return s.engine.MayRefund(auth.HTTPCaller(r)) }
 
 // refunds reports whether a request of the call does.
 func (c *call) refunds() bool {

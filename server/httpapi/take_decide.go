@@ -10,54 +10,69 @@ import (
 	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
-// decide decides the requests of the call. It calls mayRefund if the right of the
-// caller matters for a limit that it brings.
-func (c *call) decide(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
+// decide decides the requests of the call, and logs denials.
+func (c *call) decide(ctx context.Context) (takecall.Reply, error) {
 	switch c.mode {
 	case each:
-		return c.decideEach(ctx, e, mayRefund)
+		return c.decideEach(ctx)
 	case all:
-		return c.decideAll(ctx, e, mayRefund)
+		return c.decideAll(ctx)
 	}
 	t := &c.requests[0]
 	if t.ByRules() {
-		return c.decideByRules(ctx, e, t)
+		return c.decideByRules(ctx, t)
 	}
-	r, err := t.storeRequest(e, mayRefund)
+	r, err := t.storeRequest(c.server.engine, c.mayRefund)
 	if err != nil {
 		return takecall.Reply{}, err
 	}
-	d, err := e.Take(ctx, r, mayRefund)
-	return takecall.UnderLimit(&r, d), err
+	return c.decideUnderLimit(ctx, r)
 }
 
-func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeRequest) (takecall.Reply, error) {
-	if err := t.Decide(ctx, e, t.Descriptors, &c.result); err != nil {
+func (c *call) decideUnderLimit(ctx context.Context, r penstock.Request) (takecall.Reply, error) {
+	d, err := c.server.engine.Take(ctx, r, c.mayRefund)
+	if err != nil {
 		return takecall.Reply{}, err
 	}
+	return c.underLimit(&r, &d), nil
+}
+
+// underLimit returns the reply to a request with a limit, and logs a denial.
+func (c *call) underLimit(r *penstock.Request, d *penstock.Decision) takecall.Reply {
+	if !d.Allowed {
+		c.server.options.Requests.Denied(r.Limit, r.Key, d)
+	}
+	return takecall.UnderLimit(r, *d)
+}
+
+func (c *call) decideByRules(ctx context.Context, t *takeRequest) (takecall.Reply, error) {
+	if err := t.Decide(ctx, c.server.engine, t.Descriptors, &c.result); err != nil {
+		return takecall.Reply{}, err
+	}
+	c.server.options.Requests.DeniedByRules(t.Descriptors, &c.result)
 	return takecall.Combine(!c.result.OverLimit, t.UnderRules(&c.result, t.Descriptors)), nil
 }
 
 // decideEach decides every request by itself: those with a limit in one call of
 // the store, those by rules one after another.
-func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
-	if err := c.prepare(ctx, e, mayRefund); err != nil {
+func (c *call) decideEach(ctx context.Context) (takecall.Reply, error) {
+	if err := c.prepare(ctx); err != nil {
 		return takecall.Reply{}, err
 	}
-	if err := e.TakeEach(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
+	if err := c.server.engine.TakeEach(ctx, c.storeRequests, c.decisions, c.mayRefund); err != nil {
 		return takecall.Reply{}, c.locateRefusal(err)
 	}
 	parts := make([]takecall.Reply, len(c.requests))
 	taken := 0
 	for i := range c.requests {
 		if t := &c.requests[i]; t.ByRules() {
-			part, err := c.decideByRules(ctx, e, t)
+			part, err := c.decideByRules(ctx, t)
 			if err != nil {
 				return takecall.Reply{}, inRequest(i, err)
 			}
 			parts[i] = part
 		} else {
-			parts[i] = takecall.UnderLimit(&c.storeRequests[taken], c.decisions[taken])
+			parts[i] = c.underLimit(&c.storeRequests[taken], &c.decisions[taken])
 			taken++
 		}
 	}
@@ -65,9 +80,9 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func(
 }
 
 // prepare validates the requests before any of them is charged, and collects those with a limit.
-func (c *call) prepare(ctx context.Context, e *engine.Engine, mayRefund func() bool) error {
+func (c *call) prepare(ctx context.Context) error {
 	for i := range c.requests {
-		if err := c.prepareRequest(ctx, e, &c.requests[i], mayRefund); err != nil {
+		if err := c.prepareRequest(ctx, &c.requests[i]); err != nil {
 			return inRequest(i, err)
 		}
 	}
@@ -75,11 +90,11 @@ func (c *call) prepare(ctx context.Context, e *engine.Engine, mayRefund func() b
 	return nil
 }
 
-func (c *call) prepareRequest(ctx context.Context, e *engine.Engine, t *takeRequest, mayRefund func() bool) error {
+func (c *call) prepareRequest(ctx context.Context, t *takeRequest) error {
 	if t.ByRules() {
-		return e.Check(ctx, t.Domain, t.Terms(), t.Descriptors)
+		return c.server.engine.Check(ctx, t.Domain, t.Terms(), t.Descriptors)
 	}
-	r, err := t.storeRequest(e, mayRefund)
+	r, err := t.storeRequest(c.server.engine, c.mayRefund)
 	if err != nil {
 		return err
 	}
@@ -88,22 +103,22 @@ func (c *call) prepareRequest(ctx context.Context, e *engine.Engine, t *takeRequ
 }
 
 // decideAll grants all requests or charges none.
-func (c *call) decideAll(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takecall.Reply, error) {
+func (c *call) decideAll(ctx context.Context) (takecall.Reply, error) {
 	if err := c.checkUniform(); err != nil {
 		return takecall.Reply{}, err
 	}
 	if c.requests[0].ByRules() {
-		return c.decideAllByRules(ctx, e)
+		return c.decideAllByRules(ctx)
 	}
-	if err := c.prepare(ctx, e, mayRefund); err != nil {
+	if err := c.prepare(ctx); err != nil {
 		return takecall.Reply{}, err
 	}
-	if err := e.TakeAll(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
+	if err := c.server.engine.TakeAll(ctx, c.storeRequests, c.decisions, c.mayRefund); err != nil {
 		return takecall.Reply{}, c.locateInvalid(c.locateRefusal(err))
 	}
 	parts := make([]takecall.Reply, len(c.storeRequests))
-	for i, d := range c.decisions {
-		parts[i] = takecall.UnderLimit(&c.storeRequests[i], d)
+	for i := range parts {
+		parts[i] = c.underLimit(&c.storeRequests[i], &c.decisions[i])
 	}
 	return takecall.Combine(takecall.AllAllowed(parts), parts), nil
 }
@@ -176,14 +191,15 @@ func aboutList(err error) error {
 }
 
 // decideAllByRules decides the descriptors of all requests in one call.
-func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takecall.Reply, error) {
+func (c *call) decideAllByRules(ctx context.Context) (takecall.Reply, error) {
 	var descriptors []engine.Descriptor
 	for i := range c.requests {
 		descriptors = append(descriptors, c.requests[i].Descriptors...)
 	}
-	if err := c.requests[0].Decide(ctx, e, descriptors, &c.result); err != nil {
+	if err := c.requests[0].Decide(ctx, c.server.engine, descriptors, &c.result); err != nil {
 		return takecall.Reply{}, aboutList(err)
 	}
+	c.server.options.Requests.DeniedByRules(descriptors, &c.result)
 	rest := c.requests[0].UnderRules(&c.result, descriptors)
 	parts := make([]takecall.Reply, len(c.requests))
 	for i := range c.requests {

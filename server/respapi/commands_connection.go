@@ -13,7 +13,6 @@ import (
 type session struct {
 	name, libName, libVer string
 	authenticated         bool // whether it may run all commands
-	mayRefund             bool // whether it may reset keys, and has no ceilings for its limits
 	identity              callers.Identity
 }
 
@@ -22,11 +21,13 @@ func (c *conn) resetSession() {
 	c.session = session{authenticated: !c.server.options.RequireAuth}
 	if c.session.authenticated {
 		c.session.identity = c.server.engine.Identify(c.caller(""))
-		c.session.mayRefund = c.session.identity.MayRefund
 	}
 	c.out.resp3 = false
 	c.parser.unauthenticated = !c.session.authenticated
 }
+
+// mayRefund reports whether the client may reset keys, and has no ceilings for its limits.
+func (c *conn) mayRefund() bool { return c.session.identity.MayRefund }
 
 // caller returns the client as the engine knows it.
 func (c *conn) caller(token string) callers.Caller {
@@ -41,7 +42,7 @@ func (c *conn) login(user, password string) bool {
 	if !i.ByToken || user != "default" && user != i.Name {
 		return false
 	}
-	c.session.authenticated, c.session.mayRefund, c.session.identity = true, true, i
+	c.session.authenticated, c.session.identity = true, i
 	c.parser.unauthenticated = false
 	return true
 }

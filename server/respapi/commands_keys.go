@@ -121,7 +121,7 @@ func (c *conn) exists(args [][]byte) {
 
 // del resets keys, and counts those that existed.
 func (c *conn) del(args [][]byte) {
-	if !c.session.mayRefund {
+	if !c.mayRefund() {
 		text := fmt.Sprintf("NOPERM %s resets a limit: %s", args[0], c.permissionHint())
 		c.server.options.Audit.RefuseAll(c.resetEntries(args[0], args[1:]), text)
 		c.reject(requestlog.Forbidden, text)

@@ -13,12 +13,6 @@ import (
 // redisVersion is the Redis version reported to clients that choose features by it.
 const redisVersion = "7.0.0"
 
-// An infoSection is a section of the reply to INFO.
-type infoSection struct {
-	name  string
-	lines []string
-}
-
 // connLimits returns the connection limit and the number of rejected connections.
 func (s *Server) connLimits() (limit int, rejected int64) {
 	if l := s.options.Listener; l != nil {
@@ -27,35 +21,24 @@ func (s *Server) connLimits() (limit int, rejected int64) {
 	return 0, 0
 }
 
-func (s *Server) infoSections() []infoSection {
+// infoSections returns the sections of the reply to INFO, each under a line with its name.
+func (s *Server) infoSections() []string {
 	s.mu.Lock()
 	open := len(s.conns)
 	s.mu.Unlock()
-	uptime := int64(s.now().Sub(s.started) / time.Second)
 	limit, rejected := s.connLimits()
-	all := []infoSection{
-		{"Server", []string{
-			"server_name:penstock", "redis_version:" + redisVersion, "redis_mode:standalone",
-			"process_id:" + strconv.Itoa(os.Getpid()),
-			fmt.Sprintf("uptime_in_seconds:%d", uptime),
-		}},
-		{"Clients", []string{
-			fmt.Sprintf("connected_clients:%d", open),
-			fmt.Sprintf("maxclients:%d", limit),
-		}},
-		{"Persistence", []string{"loading:0"}},
-		{"Stats", []string{
-			fmt.Sprintf("total_connections_received:%d", s.accepted.Load()),
-			fmt.Sprintf("total_commands_processed:%d", s.commands.Load()),
-			fmt.Sprintf("rejected_connections:%d", rejected),
-		}},
-		{"Replication", []string{"role:master", "connected_slaves:0"}},
-		{"Cluster", []string{"cluster_enabled:0"}},
+	all := []string{
+		fmt.Sprintf("# Server\nserver_name:penstock\nredis_version:%s\nredis_mode:standalone\nprocess_id:%d\nuptime_in_seconds:%d\n",
+			redisVersion, os.Getpid(), int64(s.now().Sub(s.started)/time.Second)),
+		fmt.Sprintf("# Clients\nconnected_clients:%d\nmaxclients:%d\n", open, limit),
+		"# Persistence\nloading:0\n",
+		fmt.Sprintf("# Stats\ntotal_connections_received:%d\ntotal_commands_processed:%d\nrejected_connections:%d\n",
+			s.accepted.Load(), s.commands.Load(), rejected),
+		"# Replication\nrole:master\nconnected_slaves:0\n",
+		"# Cluster\ncluster_enabled:0\n",
 	}
 	if s.keyCounter != nil {
-		all = append(all, infoSection{"Keyspace", []string{
-			fmt.Sprintf("db0:keys=%d,expires=%[1]d,avg_ttl=0", s.keyCounter.Stats().Keys),
-		}})
+		all = append(all, fmt.Sprintf("# Keyspace\ndb0:keys=%d,expires=%[1]d,avg_ttl=0\n", s.keyCounter.Stats().Keys))
 	}
 	return all
 }
@@ -68,17 +51,11 @@ func (c *conn) info(args [][]byte) {
 	}
 	all := len(args) == 1 || wanted["all"] || wanted["default"] || wanted["everything"]
 	c.flushCounters() // so that the reply counts this command
-	var b strings.Builder
-	for _, s := range c.server.infoSections() {
-		if !all && !wanted[strings.ToLower(s.name)] {
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteString("\r\n")
-		}
-		b.WriteString("# " + s.name + "\r\n" + strings.Join(s.lines, "\r\n") + "\r\n")
-	}
-	c.out.text(b.String())
+	sections := slices.DeleteFunc(c.server.infoSections(), func(section string) bool {
+		title, _, _ := strings.Cut(section, "\n")
+		return !all && !wanted[strings.ToLower(strings.TrimPrefix(title, "# "))]
+	})
+	c.out.text(strings.ReplaceAll(strings.Join(sections, "\n"), "\n", "\r\n"))
 }
 
 // config answers CONFIG GET pattern ... for the settings that clients and benchmarks read.

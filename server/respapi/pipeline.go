@@ -24,7 +24,7 @@ const (
 
 // addToBatch adds a request to the batch and flushes a full one.
 func (c *conn) addToBatch(r *penstock.Request, form replyForm) {
-	admission, err := c.server.engine.RequestLimits().Admit(r, false, func() bool { return c.session.mayRefund })
+	admission, err := c.server.engine.RequestLimits().Admit(r, false, c.mayRefund)
 	if err != nil {
 		c.flushBatch() // replies are in the order of commands
 		c.counters.Fail()

@@ -43,7 +43,7 @@ func (c *conn) decideTake(args [][]byte, settle bool) error {
 	}
 	c.server.engine.MarkReleases(t.Domain, t.Descriptors)
 	switch {
-	case t.Refunds() && !c.session.mayRefund:
+	case t.Refunds() && !c.mayRefund():
 		err := permissionError("a refund or reset undoes a limit: " + c.permissionHint())
 		c.server.options.Audit.RefuseAll(c.takeEntries(t), err.Error())
 		return err
@@ -58,10 +58,8 @@ func (c *conn) decideTake(args [][]byte, settle bool) error {
 	if err != nil {
 		return err
 	}
-	if settle && !c.server.transientKeys {
-		c.flushBatch() // an unknown ID must not fail the others of a batch
-	}
 	if settle || c.server.transientKeys {
+		c.flushBatch() // an unknown ID must not fail the others of a batch
 		_, err = c.takeNow(&r)
 		return err
 	}
@@ -72,11 +70,11 @@ func (c *conn) decideTake(args [][]byte, settle bool) error {
 // storeRequest returns the request for the store, of a command with key and limit. It is
 // valid: an invalid request would fail the others of its batch.
 func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
-	r, err := t.StoreRequest(c.server.engine, func() bool { return c.session.mayRefund })
+	r, err := t.StoreRequest(c.server.engine, c.mayRefund)
 	if err != nil {
 		return r, err
 	}
-	if !c.session.mayRefund && requestlimits.HasReservedName(r.Limit) {
+	if !c.mayRefund() && requestlimits.HasReservedName(r.Limit) {
 		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
 	return r, r.Validate()

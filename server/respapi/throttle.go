@@ -26,7 +26,7 @@ import (
 func (c *conn) throttle(args [][]byte) {
 	call, err := c.server.limiters.parseThrottle(args)
 	if err == nil && call.refusal != nil {
-		err = c.server.engine.RequestLimits().Refuse(call.refusal, func() bool { return c.session.mayRefund })
+		err = c.server.engine.RequestLimits().Refuse(call.refusal, c.mayRefund)
 	}
 	switch {
 	case err != nil:

@@ -13,7 +13,7 @@ import (
 // newRemoteClient returns a connection that may not refund.
 func newRemoteClient(s *Server) *conn {
 	c := newFakeClient(s)
-	c.session.mayRefund = false
+	c.session.identity.MayRefund = false
 	return c
 }
 

@@ -87,22 +87,21 @@ func (s *Server) changeCandidate(r *http.Request, q *candidateQuery) error {
 	}
 	e := entry(r)
 	e.Reason, e.Target = q.reason, q.target()
-	p, err := s.options.Audit.Begin(e)
-	if err != nil {
-		return err
-	}
-	if r.Method == http.MethodDelete {
-		if !s.engine.Trials.End(q.rule) {
-			err = &notFoundError{what: "no candidate of this rule was set at runtime, and one of a rule file ends when it is removed there"}
+	return s.options.Audit.Record([]audit.Entry{e}, func([]*audit.Pending) error {
+		if r.Method == http.MethodPut {
+			return s.tryCandidate(rule, limit, until)
 		}
-	} else if err = s.engine.Trials.Try(rule, limit, until); err != nil {
-		err = &parameterError{"limit", "it cannot be counted: " + err.Error()}
+		if !s.engine.Trials.End(q.rule) {
+			return &notFoundError{what: "no candidate of this rule was set at runtime, and one of a rule file ends when it is removed there"}
+		}
+		return nil
+	})
+}
+
+func (s *Server) tryCandidate(rule *rules.Rule, limit penstock.Limit, until time.Time) error {
+	if err := s.engine.Trials.Try(rule, limit, until); err != nil {
+		return &parameterError{"limit", "it cannot be counted: " + err.Error()}
 	}
-	if err != nil {
-		p.Fail(err)
-		return err
-	}
-	p.Done()
 	return nil
 }
 

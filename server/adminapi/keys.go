@@ -42,16 +42,14 @@ func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*KeySta
 	}
 	e := entry(r)
 	e.Reason, e.Target = k.reason, t.auditTarget()
-	p, err := s.options.Audit.Begin(e)
+	var d penstock.Decision
+	err := s.options.Audit.Record([]audit.Entry{e}, func(ps []*audit.Pending) (err error) {
+		d, err = s.act(r.Context(), k, t, ps[0])
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.act(r.Context(), k, t, p)
-	if err != nil {
-		p.Fail(err)
-		return nil, err
-	}
-	p.Done()
 	state, err := s.stateAfter(r.Context(), t, d)
 	if err != nil {
 		return nil, fmt.Errorf("do not repeat it: it is done, but the state of the key cannot be read: %w", err)

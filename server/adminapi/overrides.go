@@ -246,18 +246,7 @@ func (s *Server) changeOverrides(r *http.Request, all []overrides.Override, chan
 	for i := range all {
 		entries[i] = s.overrideEntry(r, &all[i])
 	}
-	pending, err := s.options.Audit.BeginAll(entries)
-	if err != nil {
-		return err
-	}
-	if err := change(r.Context(), all); err != nil {
-		audit.FailAll(pending, err)
-		return err
-	}
-	for _, p := range pending {
-		p.Done()
-	}
-	return nil
+	return s.options.Audit.Record(entries, func([]*audit.Pending) error { return change(r.Context(), all) })
 }
 
 // overrideEntry returns the entry of a change, with what applied before and what will after.

@@ -1,8 +1,7 @@
 // Package audit records every action that undoes a limit: the caller that asked for it, by which
 // API, on what, why, and how it ended. Every API that has such actions uses one [Log].
 //
-// An action is two lines: [Log.Begin] writes one before it, [Pending.Done] or
-// [Pending.Fail] one after it. So no action is carried out that is not on record. A
+// An action is two lines: [Log.Record] writes one before it and one after it. So no action is carried out that is not on record. A
 // refused one is one line.
 package audit
 
@@ -108,17 +107,25 @@ type Pending struct {
 	log *Log
 }
 
-// Begin records that an action is about to be carried out. If it returns an error, which
-// is [ErrUnwritable], the action must not be.
-func (l *Log) Begin(e Entry) (*Pending, error) {
-	all, err := l.BeginAll([]Entry{e})
+// Record carries out actions by one function, with a record of each. If it returns an error, the
+// actions have failed. Nothing is carried out if the error is [ErrUnwritable].
+func (l *Log) Record(entries []Entry, act func([]*Pending) error) error {
+	ps, err := l.BeginAll(entries)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return all[0], nil
+	if err := act(ps); err != nil {
+		failAll(ps, err)
+		return err
+	}
+	for _, p := range ps {
+		p.Done()
+	}
+	return nil
 }
 
-// BeginAll is [Log.Begin] for several actions that one request carries out.
+// BeginAll records that the actions of one request are about to be carried out. If it returns an
+// error, which is [ErrUnwritable], they must not be.
 func (l *Log) BeginAll(entries []Entry) ([]*Pending, error) {
 	all := make([]*Pending, len(entries))
 	var lines []byte

@@ -51,7 +51,7 @@ func decode(t *testing.T, text string) (lines []map[string]any) {
 func TestActionIsOneLineBeforeAndOneAfter(t *testing.T) {
 	var b bytes.Buffer
 	l := newLog(t, &b)
-	p, err := l.Begin(reset)
+	p, err := begin(l, reset)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestActionThatFailsSaysWhy(t *testing.T) {
 	var b bytes.Buffer
 	l := newLog(t, &b)
 	for _, failure := range []error{penstock.ErrUnavailable, context.Canceled, context.DeadlineExceeded} {
-		p, err := l.Begin(reset)
+		p, err := begin(l, reset)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestBlockedLogFailsActionsInTime(t *testing.T) {
 		}
 		start := time.Now()
 		for range 2 {
-			if _, err := l.Begin(reset); !errors.Is(err, audit.ErrUnwritable) {
+			if _, err := begin(l, reset); !errors.Is(err, audit.ErrUnwritable) {
 				t.Errorf("got %v, want ErrUnwritable", err)
 			}
 		}
@@ -142,7 +142,7 @@ func TestBlockedLogFailsActionsInTime(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		p, err := l.Begin(reset)
+		p, err := begin(l, reset)
 		if err != nil {
 			t.Fatalf("after the log is read again: %v", err)
 		}
@@ -164,11 +164,11 @@ func TestLineAfterATornOneIsWhole(t *testing.T) {
 		}
 		return b.Write(p)
 	}))
-	if _, err := l.Begin(reset); !errors.Is(err, audit.ErrUnwritable) {
+	if _, err := begin(l, reset); !errors.Is(err, audit.ErrUnwritable) {
 		t.Fatalf("got %v, want ErrUnwritable", err)
 	}
 	full = false
-	if _, err := l.Begin(reset); err != nil {
+	if _, err := begin(l, reset); err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(b.String(), "\n")
@@ -211,7 +211,7 @@ func TestRecentKeepsActionsInAFloodOfRefusals(t *testing.T) {
 	act := func(key string) {
 		e := reset
 		e.Target.Key = key
-		p, err := l.Begin(e)
+		p, err := begin(l, e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestKeyOfAnyBytesIsKept(t *testing.T) {
 
 func TestNilLogLetsActionsPass(t *testing.T) {
 	var l *audit.Log
-	p, err := l.Begin(reset)
+	p, err := begin(l, reset)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestConcurrentActionsDoNotMixLines(t *testing.T) {
 	var group sync.WaitGroup
 	for range 20 {
 		group.Go(func() {
-			p, err := l.Begin(reset)
+			p, err := begin(l, reset)
 			if err != nil {
 				t.Error(err)
 				return
@@ -365,3 +365,11 @@ func TestFileAppendsAndReopens(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
+
+func begin(l *audit.Log, e audit.Entry) (*audit.Pending, error) {
+	ps, err := l.BeginAll([]audit.Entry{e})
+	if err != nil {
+		return nil, err
+	}
+	return ps[0], nil
+}

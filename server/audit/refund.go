@@ -35,8 +35,8 @@ func actionOf(cost int64) string {
 	return KeyRefund
 }
 
-// Return records that units were returned, by the decision of the store. The rule is nil
-// if none applied.
+// Return adds to the record which units were returned, by the decision of the store. The rule is
+// nil if none applied.
 func (p *Pending) Return(rule *rules.Rule, d *penstock.Decision) {
 	if rule != nil {
 		p.Target.Rule = rule.Name
@@ -52,25 +52,24 @@ func (p *Pending) Return(rule *rules.Rule, d *penstock.Decision) {
 	if rule != nil && !rule.Unlimited {
 		p.Target.Limit = rule.Limit.WithName("").String()
 	}
-	p.Done()
 }
 
 // ReturnAll records how the actions of OfDescriptors ended, in the same order.
 func ReturnAll(ps []*Pending, ds []engine.Descriptor, result *engine.Result, err error) {
 	if err != nil {
-		FailAll(ps, err)
+		failAll(ps, err)
 		return
 	}
 	for i := range ds {
 		if ds[i].Cost < 0 {
 			ps[0].Return(result.Statuses[i].Rule, &result.Statuses[i].Decision)
+			ps[0].Done()
 			ps = ps[1:]
 		}
 	}
 }
 
-// FailAll records that actions failed.
-func FailAll(ps []*Pending, err error) {
+func failAll(ps []*Pending, err error) {
 	for _, p := range ps {
 		p.Fail(err)
 	}

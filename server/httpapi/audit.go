@@ -15,21 +15,17 @@ func (s *Server) entry(r *http.Request) audit.Entry {
 
 // decide decides the requests of a call, with a record in the audit log of those that
 // refund or reset.
-func (s *Server) decide(c *call, r *http.Request, refunds bool) (takecall.Reply, error) {
+func (s *Server) decide(c *call, r *http.Request, refunds bool) (response takecall.Reply, err error) {
 	if !refunds {
 		return c.decide(r.Context())
 	}
-	ps, err := s.options.Audit.BeginAll(s.refundEntries(c, r))
-	if err != nil {
-		return takecall.Reply{}, err
-	}
-	response, err := c.decide(r.Context())
-	if err != nil {
-		audit.FailAll(ps, err)
-		return response, err
-	}
-	c.recordRefunds(ps, &response)
-	return response, nil
+	err = s.options.Audit.Record(s.refundEntries(c, r), func(ps []*audit.Pending) error {
+		if response, err = c.decide(r.Context()); err == nil {
+			c.recordRefunds(ps, &response)
+		}
+		return err
+	})
+	return response, err
 }
 
 // refundEntries returns an entry for each refund and reset of a call, in their order.

@@ -29,26 +29,22 @@ func (c *conn) refundOrReset(t *takeCall) (err error) {
 			return err
 		}
 	}
-	ps, err := c.server.options.Audit.BeginAll(c.takeEntries(t))
-	if err != nil {
+	return c.server.options.Audit.Record(c.takeEntries(t), func(ps []*audit.Pending) (err error) {
+		var reply takecall.Reply
+		if t.ByRules() {
+			reply.Parts, err = c.takeByRules(t)
+		} else {
+			reply, err = c.takeNow(&r)
+		}
+		if err == nil {
+			t.RecordRefunds(ps, &reply)
+		}
 		return err
-	}
-	var reply takecall.Reply
-	if t.ByRules() {
-		reply.Parts, err = c.takeByRules(t)
-	} else {
-		reply, err = c.takeNow(&r)
-	}
-	if err != nil {
-		audit.FailAll(ps, err)
-		return err
-	}
-	t.RecordRefunds(ps, &reply)
-	return nil
+	})
 }
 
 // resetKeys resets keys of CL.THROTTLE, with a record in the audit log for each.
-func (c *conn) resetKeys(name []byte, keys [][]byte) ([]penstock.Decision, error) {
+func (c *conn) resetKeys(name []byte, keys [][]byte) (after []penstock.Decision, err error) {
 	before, err := c.takeKeys(keys, 0)
 	if err != nil {
 		return nil, err
@@ -57,20 +53,16 @@ func (c *conn) resetKeys(name []byte, keys [][]byte) ([]penstock.Decision, error
 	for i := range entries {
 		entries[i].Before = c.keyState(before, i)
 	}
-	ps, err := c.server.options.Audit.BeginAll(entries)
-	if err != nil {
-		return nil, err
-	}
-	after, err := c.takeKeys(keys, penstock.Reset)
-	if err != nil {
-		audit.FailAll(ps, err)
-		return nil, err
-	}
-	for i, p := range ps {
-		p.After = c.keyState(after, i)
-		p.Done()
-	}
-	return after, nil
+	err = c.server.options.Audit.Record(entries, func(ps []*audit.Pending) error {
+		if after, err = c.takeKeys(keys, penstock.Reset); err != nil {
+			return err
+		}
+		for i, p := range ps {
+			p.After = c.keyState(after, i)
+		}
+		return nil
+	})
+	return after, err
 }
 
 // resetEntries returns an entry for each key of a DEL.

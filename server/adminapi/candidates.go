@@ -65,10 +65,18 @@ func (s *Server) candidates(r *http.Request) (*candidatesResponse, error) {
 		known["limit"], known["for"] = text(&q.limit), text(&q.length)
 	}
 	err := decodeQuery(r, known)
+	var change func() error
 	if err == nil && actionOf(r) != "" {
-		err = s.changeCandidate(r, &q)
-	} else if err != nil {
+		change, err = s.decodeChange(r, &q)
+	}
+	if err != nil {
 		s.refuse(r, q.target(), q.reason, err.Error())
+		return nil, err
+	}
+	if change != nil {
+		e := entry(r)
+		e.Reason, e.Target = q.reason, q.target()
+		err = s.options.Audit.Record([]audit.Entry{e}, func([]*audit.Pending) error { return change() })
 	}
 	if err != nil {
 		return nil, err
@@ -78,35 +86,9 @@ func (s *Server) candidates(r *http.Request) (*candidatesResponse, error) {
 
 func (q *candidateQuery) target() audit.Target { return audit.Target{Rule: q.rule, Limit: q.limit} }
 
-// changeCandidate sets or ends the candidate of a rule, with a record in the audit log.
-func (s *Server) changeCandidate(r *http.Request, q *candidateQuery) error {
-	rule, limit, until, err := s.decodeCandidate(r, q)
-	if err != nil {
-		s.refuse(r, q.target(), q.reason, err.Error())
-		return err
-	}
-	e := entry(r)
-	e.Reason, e.Target = q.reason, q.target()
-	return s.options.Audit.Record([]audit.Entry{e}, func([]*audit.Pending) error {
-		if r.Method == http.MethodPut {
-			return s.tryCandidate(rule, limit, until)
-		}
-		if !s.engine.Trials.End(q.rule) {
-			return &notFoundError{what: "no candidate of this rule was set at runtime, and one of a rule file ends when it is removed there"}
-		}
-		return nil
-	})
-}
-
-func (s *Server) tryCandidate(rule *rules.Rule, limit penstock.Limit, until time.Time) error {
-	if err := s.engine.Trials.Try(rule, limit, until); err != nil {
-		return &parameterError{"limit", "it cannot be counted: " + err.Error()}
-	}
-	return nil
-}
-
-// decodeCandidate returns the rule, and of a candidate that is set, its limit and its end.
-func (s *Server) decodeCandidate(r *http.Request, q *candidateQuery) (rule *rules.Rule, l penstock.Limit, until time.Time, err error) {
+// decodeChange returns a function that sets or ends the candidate of a rule.
+func (s *Server) decodeChange(r *http.Request, q *candidateQuery) (change func() error, err error) {
+	var rule *rules.Rule
 	if set := s.engine.Rules(); set != nil {
 		rule = set.Rule(q.rule)
 	}
@@ -119,12 +101,28 @@ func (s *Server) decodeCandidate(r *http.Request, q *candidateQuery) (rule *rule
 		err = checkReason(q.reason)
 	}
 	if err != nil || r.Method == http.MethodDelete {
-		return rule, l, until, err
+		return func() error { return s.endCandidate(q.rule) }, err
 	}
-	if l, err = penstock.ParseLimit(q.limit); err == nil && q.length != "" {
+	limit, err := penstock.ParseLimit(q.limit)
+	var until time.Time
+	if err == nil && q.length != "" {
 		until, err = endOf(q.length)
 	}
-	return rule, l, until, err
+	return func() error { return s.tryCandidate(rule, limit, until) }, err
+}
+
+func (s *Server) endCandidate(rule string) error {
+	if !s.engine.Trials.End(rule) {
+		return &notFoundError{what: "no candidate of this rule was set at runtime, and one of a rule file ends when it is removed there"}
+	}
+	return nil
+}
+
+func (s *Server) tryCandidate(rule *rules.Rule, limit penstock.Limit, until time.Time) error {
+	if err := s.engine.Trials.Try(rule, limit, until); err != nil {
+		return &parameterError{"limit", "it cannot be counted: " + err.Error()}
+	}
+	return nil
 }
 
 // endOf returns the time so far from now, such as 1h or 2d.

@@ -64,15 +64,14 @@ func (c *conn) auth(args [][]byte) {
 	if len(args) == 3 {
 		user = string(args[1])
 	}
-	if len(args) > 3 {
+	switch {
+	case len(args) > 3:
 		c.out.error(syntax)
-		return
-	}
-	if !c.login(user, password) {
+	case !c.login(user, password):
 		c.rejectPassword()
-		return
+	default:
+		c.out.ok()
 	}
-	c.out.ok()
 }
 
 // rejectPassword answers a login that failed. Where no password can be right, the reply says

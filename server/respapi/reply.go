@@ -57,12 +57,6 @@ func (r *reply) null() {
 // arrayHeader begins an array of n elements.
 func (r *reply) arrayHeader(n int) { r.header('*', n) }
 
-// lines appends an array of texts.
-func (r *reply) lines(all []string) {
-	r.arrayHeader(len(all))
-	r.texts(all...)
-}
-
 // texts appends texts, such as the keys and values of a map.
 func (r *reply) texts(all ...string) {
 	for _, text := range all {

@@ -19,7 +19,8 @@ import (
 func (c *conn) take(args [][]byte) {
 	if len(args) == 2 && strings.EqualFold(string(args[1]), "HELP") {
 		c.flushBatch()
-		c.out.lines(takeHelp)
+		c.out.arrayHeader(len(takeHelp))
+		c.out.texts(takeHelp...)
 		return
 	}
 	if err := c.decideTake(args[1:], strings.EqualFold(string(args[0]), settleCommand)); err != nil {

@@ -55,9 +55,6 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver, lists lists
 	if err := a.checkParameters(); err != nil {
 		return nil, err
 	}
-	if err := a.check(); err != nil {
-		return nil, err
-	}
 	return a, a.resolve(&requestValues{Request: r, addresses: addresses, status: a.denyStatus})
 }
 
@@ -84,7 +81,8 @@ func (a *authRequest) decodeParameters(all []httpserver.Parameter) error {
 	return nil
 }
 
-// checkParameters returns an error if parameters are missing, in the words of a URL.
+// checkParameters returns an error if parameters are missing, in the words of a URL, or contradict
+// each other.
 func (a *authRequest) checkParameters() error {
 	switch {
 	case !a.fields.has(ruleFields | keyFields):
@@ -92,7 +90,7 @@ func (a *authRequest) checkParameters() error {
 	case a.fields.has(fieldDomain) && !a.fields.has(fieldDescriptors|ownFields):
 		return in("domain", &fieldError{problem: "want an entry beside the domain, such as user=42, or a list"})
 	}
-	return nil
+	return a.check()
 }
 
 // decodeParameter reads a parameter with a fixed meaning. All others are entries of descriptors, which

@@ -98,9 +98,6 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	}
 	s := &Server{engine: e, options: *o, addresses: address.NewResolver(o.TrustedProxies, 0)}
 	s.options.MaxHold = defaults.Or(o.MaxHold, defaultMaxHold)
-	if o.Ready == nil {
-		s.options.Ready = func() error { return nil }
-	}
 	s.http = httpserver.New(s, httpserver.Options{Log: o.Log, HandlerTime: o.DecisionTime})
 	return s, nil
 }
@@ -169,7 +166,7 @@ func (s *Server) traced(e *endpoint, w http.ResponseWriter, r *http.Request) {
 
 // handleHealthcheck answers GET /healthcheck as envoyproxy/ratelimit does.
 func (s *Server) handleHealthcheck(w http.ResponseWriter, _ *http.Request) {
-	if err := s.options.Ready(); err != nil {
+	if s.options.Ready != nil && s.options.Ready() != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}

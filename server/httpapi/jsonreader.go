@@ -136,8 +136,8 @@ func unescape(quoted string) (s string, err error) {
 	if err := json.Unmarshal([]byte(quoted), &s); err != nil {
 		return "", &fieldError{problem: err.Error()}
 	}
-	text := plainEscapes.Replace(strings.ToLower(quoted))
-	if strings.Count(s, "\uFFFD") > strings.Count(text, "\uFFFD") {
+	replaced := strings.Count(s, "\uFFFD")
+	if replaced > 0 && replaced > strings.Count(plainEscapes.Replace(strings.ToLower(quoted)), "\uFFFD") {
 		return "", &fieldError{problem: "want the other half of a surrogate pair"}
 	}
 	return s, nil

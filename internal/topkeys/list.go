@@ -3,6 +3,7 @@ package topkeys
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,6 @@ const (
 // A list counts one kind of decisions. Its lock is held only for decisions that are
 // sampled.
 type list struct {
-	counters   int           // of each sketch
 	generation time.Duration // how long a sketch counts
 
 	mask atomic.Uint32 // step - 1: one in step decisions is sampled, with the weight step
@@ -40,8 +40,10 @@ type list struct {
 }
 
 func newList(o *Options, now time.Time) *list {
-	counters := o.Counters
-	return &list{counters: counters, generation: o.Generation, now: newSketch(counters), previous: newSketch(counters), began: now, second: now, steps: [2]uint64{1, 1}}
+	return &list{
+		generation: o.Generation, now: newSketch(o.Counters), previous: newSketch(o.Counters),
+		began: now, second: now, steps: [2]uint64{1, 1},
+	}
 }
 
 // sample returns the weight of the next decision, and 0 if it is left out. Chance decides:
@@ -133,23 +135,23 @@ type selection func(s *slot, began time.Time) bool
 // summary returns the keys that a selection selects. Memory for so many of each generation is
 // allocated before the lock is held.
 func (l *list) summary(now time.Time, room int, selects selection) Summary {
-	keys := make([]byte, 0, 2*room*averageKey)
-	entries := make([]rawEntry, 0, 2*room)
+	var keys strings.Builder
+	keys.Grow(2 * room * averageKey)
+	entries := make([]Entry, 0, 2*room)
 	l.mu.Lock()
 	l.advance(now)
 	both := Summary{Since: l.began, Sampling: int(max(l.steps[0], l.steps[1]))}
 	if !l.previousBegan.IsZero() {
 		both.Since = l.previousBegan
 	}
-	entries, keys = l.now.appendEntries(entries, keys, l.began, selects)
+	entries = l.now.appendEntries(entries, &keys, l.began, selects)
 	newer := len(entries)
-	entries, keys = l.previous.appendEntries(entries, keys, l.previousBegan, selects)
+	entries = l.previous.appendEntries(entries, &keys, l.previousBegan, selects)
 	parts := [2]Summary{
-		{Total: l.now.total, Floor: l.now.floor()},
-		{Total: l.previous.total, Floor: l.previous.floor()},
+		{Total: l.now.total, Floor: l.now.floor(), Entries: entries[:newer]},
+		{Total: l.previous.total, Floor: l.previous.floor(), Entries: entries[newer:]},
 	}
 	l.mu.Unlock()
-	parts[0].Entries, parts[1].Entries = newEntries(entries[:newer], keys), newEntries(entries[newer:], keys)
 	merged := Merge(parts[:]...)
 	merged.Since, merged.Sampling = both.Since, both.Sampling
 	return merged
@@ -158,35 +160,19 @@ func (l *list) summary(now time.Time, room int, selects selection) Summary {
 // averageKey is the length of a usual key, to allocate memory before the lock is held.
 const averageKey = 32
 
-// A rawEntry is copied from a slot under the lock, with its key in a buffer.
-type rawEntry struct {
-	Entry
-	source     *Source
-	start, end int
-}
-
-func (s *sketch) appendEntries(entries []rawEntry, keys []byte, began time.Time, selects selection) ([]rawEntry, []byte) {
+// appendEntries appends the entries of slots that a selection selects. Their keys are parts of one text.
+func (s *sketch) appendEntries(entries []Entry, keys *strings.Builder, began time.Time, selects selection) []Entry {
 	for i := range s.used {
 		slot := &s.slots[i]
 		if !selects(slot, began) {
 			continue
 		}
-		start := len(keys)
-		keys = append(keys, slot.kept()...)
-		entries = append(entries, rawEntry{
-			Entry:  Entry{Count: s.counts[i], Error: slot.error, Shadowed: slot.shadowed, Length: int(slot.length), Rest: slot.rest},
-			source: slot.source, start: start, end: len(keys),
+		start := keys.Len()
+		keys.Write(slot.kept())
+		entries = append(entries, Entry{
+			Rule: slot.source.Rule, Limit: slot.source.Limit, Key: keys.String()[start:], Length: int(slot.length), Rest: slot.rest,
+			Count: s.counts[i], Error: slot.error, Shadowed: slot.shadowed,
 		})
-	}
-	return entries, keys
-}
-
-func newEntries(raw []rawEntry, keys []byte) []Entry {
-	entries := make([]Entry, len(raw))
-	text := string(keys)
-	for i, r := range raw {
-		entries[i] = r.Entry
-		entries[i].Rule, entries[i].Limit, entries[i].Key = r.source.Rule, r.source.Limit(), text[r.start:r.end]
 	}
 	return entries
 }

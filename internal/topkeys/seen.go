@@ -27,21 +27,16 @@ func (t *Tracker) Seen(key string) []Seen {
 		return nil
 	}
 	now := t.clock()
-	found := map[[2]string]*Seen{}
-	t.asked.seen(now, key, func(e Entry, last []Decision) {
-		s := seenUnder(found, &e)
-		s.Asked, s.Last = &e, last
-	})
-	t.denied.seen(now, key, func(e Entry, last []Decision) {
-		s := seenUnder(found, &e)
-		s.Denied = &e
-		if s.Asked == nil {
-			s.Last = last
+	var all []Seen
+	for _, e := range t.asked.seen(now, key) {
+		all = append(all, Seen{Rule: e.Rule, Limit: e.Limit, Asked: &e.Entry, Last: e.last})
+	}
+	for _, e := range t.denied.seen(now, key) {
+		i := slices.IndexFunc(all, func(s Seen) bool { return s.Rule == e.Rule && s.Limit == e.Limit })
+		if i < 0 {
+			i, all = len(all), append(all, Seen{Rule: e.Rule, Limit: e.Limit, Last: e.last})
 		}
-	})
-	all := make([]Seen, 0, len(found))
-	for _, s := range found {
-		all = append(all, *s)
+		all[i].Denied = &e.Entry
 	}
 	slices.SortFunc(all, func(a, b Seen) int {
 		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
@@ -49,29 +44,27 @@ func (t *Tracker) Seen(key string) []Seen {
 	return all
 }
 
-func seenUnder(found map[[2]string]*Seen, e *Entry) *Seen {
-	under := [2]string{e.Rule, e.Limit}
-	if found[under] == nil {
-		found[under] = &Seen{Rule: e.Rule, Limit: e.Limit}
-	}
-	return found[under]
+// A seenEntry is a key's under one source, with the decisions that were kept.
+type seenEntry struct {
+	Entry
+	last []Decision
 }
 
-// seen reports a key's entry under each source, and the decisions that were kept.
-func (l *list) seen(now time.Time, key string, report func(Entry, []Decision)) {
+func (l *list) seen(now time.Time, key string) (all []seenEntry) {
 	const usualSources = 8
 	rest, last := restOf(key), map[[2]string][]Decision{}
 	found := l.summary(now, usualSources, func(s *slot, began time.Time) bool {
 		if !s.holds(key, rest) {
 			return false
 		}
-		under := [2]string{s.source.Rule, s.source.Limit()}
+		under := [2]string{s.source.Rule, s.source.Limit}
 		last[under] = append(last[under], s.decisions(began)...)
 		return true
 	})
 	for _, e := range found.Entries {
-		report(e, last[[2]string{e.Rule, e.Limit}])
+		all = append(all, seenEntry{e, last[[2]string{e.Rule, e.Limit}]})
 	}
+	return all
 }
 
 // decisions returns those that were kept, the newest first.

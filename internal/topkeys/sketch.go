@@ -31,9 +31,6 @@ type sketch struct {
 const (
 	heapWidth = 4
 
-	// maxCounters is how many slots a uint16 can name, with room for 0 in the index.
-	maxCounters = 1<<16 - 1
-
 	// keyBytes is how much of a key is kept.
 	keyBytes = 176
 

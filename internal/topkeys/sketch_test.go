@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,8 +62,8 @@ func (s stream) sketchOf(counters int, bits uint64) *sketch {
 }
 
 func (s *sketch) summary() Summary {
-	entries, keys := s.appendEntries(nil, nil, time.Time{}, func(*slot, time.Time) bool { return true })
-	return Summary{Sampling: 1, Total: s.total, Floor: s.floor(), Entries: newEntries(entries, keys)}
+	entries := s.appendEntries(nil, &strings.Builder{}, time.Time{}, func(*slot, time.Time) bool { return true })
+	return Summary{Sampling: 1, Total: s.total, Floor: s.floor(), Entries: entries}
 }
 
 // checkBounds fails unless every count is within its bounds, and every key that is missing

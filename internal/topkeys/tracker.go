@@ -4,6 +4,7 @@
 package topkeys
 
 import (
+	"cmp"
 	"hash/maphash"
 	"strings"
 	"sync"
@@ -15,8 +16,8 @@ import (
 // DefaultCounters is enough to find every key with a 4,096th of the decisions.
 const DefaultCounters = 4096
 
-// MaxCounters is the most that a [Tracker] can have.
-const MaxCounters = maxCounters
+// MaxCounters is the most that a [Tracker] can have: as many slots as a uint16 can name, with room for 0 in the index.
+const MaxCounters = 1<<16 - 1
 
 // An Outcome is the outcome of a decision.
 type Outcome uint8
@@ -50,6 +51,7 @@ type Options struct {
 type Tracker struct {
 	clock         func() time.Time
 	seed          maphash.Seed
+	counters      int // of each sketch
 	asked, denied *list
 
 	mu          sync.Mutex
@@ -63,19 +65,15 @@ const maxLimits = 1024
 
 // New returns a tracker. Nil options are all defaults.
 func New(o *Options) *Tracker {
-	own := Options{Counters: DefaultCounters, Generation: generation, Now: time.Now}
-	if o != nil && o.Counters > 0 {
-		own.Counters = min(o.Counters, maxCounters)
-	}
-	if o != nil && o.Generation > 0 {
-		own.Generation = o.Generation
-	}
-	if o != nil && o.Now != nil {
-		own.Now = o.Now
+	own := *cmp.Or(o, &Options{})
+	own.Counters = min(cmp.Or(own.Counters, DefaultCounters), MaxCounters)
+	own.Generation = cmp.Or(own.Generation, generation)
+	if own.Now == nil {
+		own.Now = time.Now
 	}
 	now := own.Now()
 	t := &Tracker{
-		clock: own.Now, seed: maphash.MakeSeed(), limits: map[penstock.Limit]*Source{},
+		clock: own.Now, seed: maphash.MakeSeed(), counters: own.Counters, limits: map[penstock.Limit]*Source{},
 		asked: newList(&own, now), denied: newList(&own, now),
 	}
 	t.others = t.NewSource("")
@@ -85,7 +83,7 @@ func New(o *Options) *Tracker {
 // A Source is what keys are counted under: a rule, or a limit that requests bring.
 type Source struct {
 	Rule  string // "" for a limit in requests
-	limit penstock.Limit
+	Limit string // text of such a limit; "" for a rule, and if there are too many limits to tell them apart
 	hash  uint64
 }
 
@@ -96,15 +94,6 @@ func (t *Tracker) NewSource(rule string) *Source {
 		return nil
 	}
 	return &Source{Rule: rule, hash: maphash.String(t.seed, rule)}
-}
-
-// Limit returns the text of a limit in requests. It is "" for a rule, and if there are too
-// many limits to tell them apart.
-func (s *Source) Limit() string {
-	if s.limit == (penstock.Limit{}) {
-		return ""
-	}
-	return s.limit.String()
 }
 
 // limitSource returns the source of a limit in requests. Limits are forgotten after a
@@ -122,9 +111,10 @@ func (t *Tracker) limitSource(l *penstock.Limit, now time.Time) *Source {
 	if len(t.limits) >= maxLimits {
 		return t.others
 	}
-	s := &Source{limit: *l, hash: maphash.Comparable(t.seed, *l)}
-	s.limit.Name, s.limit.Zone = strings.Clone(l.Name), strings.Clone(l.Zone) // the caller may reuse their memory
-	t.limits[s.limit] = s
+	own := *l
+	own.Name, own.Zone = strings.Clone(l.Name), strings.Clone(l.Zone) // the caller may reuse their memory
+	s := &Source{Limit: own.String(), hash: maphash.Comparable(t.seed, own)}
+	t.limits[own] = s
 	return s
 }
 
@@ -201,5 +191,5 @@ func (t *Tracker) Asked(rule *string) Summary { return t.summary(t.asked, rule) 
 func (t *Tracker) Denied(rule *string) Summary { return t.summary(t.denied, rule) }
 
 func (t *Tracker) summary(l *list, rule *string) Summary {
-	return l.summary(t.clock(), l.counters, func(s *slot, _ time.Time) bool { return rule == nil || s.source.Rule == *rule })
+	return l.summary(t.clock(), t.counters, func(s *slot, _ time.Time) bool { return rule == nil || s.source.Rule == *rule })
 }

@@ -205,7 +205,7 @@ func TestBoardIgnoresHostileSummaries(t *testing.T) {
 	f := onRedis(t)
 	hostile := [][]byte{
 		[]byte("x"), compressed("x"), compressed(`{}`), compressed(`{"Format":1}`), compressed(`{"Format":2}`),
-		compressed(strings.Repeat(" ", 5<<20)), compressed(`{"Format":1,"Totals":{"allowed":18446744073709551615}}`),
+		compressed(strings.Repeat(" ", 5<<20)), compressed(`{"Format":1,"Windows":{"2m":{"totals":{"allowed":18446744073709551615}}}}`),
 		compressed(`{"Format":1,"Windows":{"2m":{"Series":{"step":1,"from":-5}}}}`),
 		bytes.Repeat([]byte{0}, observe.MaxSummaryBytes+10),
 	}

@@ -196,7 +196,7 @@ func (l *Live) mergeLive(bounds []float64, peers []peer) {
 	for _, p := range peers {
 		if p.summary != nil {
 			theirs := p.summary.Windows[l.Window]
-			l.add(p.daemon, p.summary, &theirs, bounds)
+			l.add(p.daemon, &theirs, bounds)
 			end = min(end, max(theirs.Series.end(), oldest)) // its clock may be wrong
 		}
 	}
@@ -209,7 +209,8 @@ func allDaemons(own Daemon, peers []peer) []Daemon {
 	for _, p := range peers {
 		d := Daemon{Name: p.daemon, Updated: p.updated.UTC(), Missing: p.summary == nil}
 		if p.summary != nil {
-			d.Version, d.Started, d.Rates = p.summary.Version, p.summary.Started.UTC(), p.summary.Rates
+			now := p.summary.Windows[TwoMinutes]
+			d.Version, d.Started, d.Rates = now.Version, now.Started.UTC(), now.Rates
 		}
 		all = append(all, d)
 	}
@@ -217,20 +218,20 @@ func allDaemons(own Daemon, peers []peer) []Daemon {
 	return all
 }
 
-func (l *Live) add(daemon string, p *peerSummary, w *peerWindow, bounds []float64) {
-	l.Totals.add(p.Totals)
-	l.Counts.add(w.Series.sum())
-	l.Unmatched += p.Unmatched
-	l.Banned += p.Banned
-	l.Rates.add(p.Rates)
-	l.Series.add(&w.Series)
-	l.addRules(w.Rules)
-	l.addListeners(p.Listeners, w.Latency, bounds)
-	l.Store.add(daemon, &p.Store)
-	l.Process.HeapBytes += p.Process.HeapBytes
-	l.Process.TotalBytes += p.Process.TotalBytes
-	l.Process.Goroutines += p.Process.Goroutines
-	l.Process.Processors += p.Process.Processors
+func (l *Live) add(daemon string, theirs *peerWindow, bounds []float64) {
+	l.Totals.add(theirs.Totals)
+	l.Counts.add(theirs.Series.sum())
+	l.Unmatched += theirs.Unmatched
+	l.Banned += theirs.Banned
+	l.Rates.add(theirs.Rates)
+	l.Series.add(&theirs.Series)
+	l.addRules(theirs.Rules)
+	l.addListeners(theirs.Listeners, theirs.Latency, bounds)
+	l.Store.add(daemon, &theirs.Store)
+	l.Process.HeapBytes += theirs.Process.HeapBytes
+	l.Process.TotalBytes += theirs.Process.TotalBytes
+	l.Process.Goroutines += theirs.Process.Goroutines
+	l.Process.Processors += theirs.Process.Processors
 }
 
 func (r *Rates) add(other Rates) {
@@ -284,10 +285,8 @@ func (l *Live) addRules(rows []RuleRow) {
 		mine, theirs := byName[row.Name], row.Permits
 		if mine == nil {
 			row.Decisions, row.DeniedOrShadowed = slices.Clone(row.Decisions), slices.Clone(row.DeniedOrShadowed)
-			row.Permits = nil
 			if theirs != nil {
-				row.Permits = &Permits{}
-				row.Permits.add(theirs)
+				row.Permits = new(*theirs)
 			}
 			fresh = append(fresh, row)
 			continue
@@ -311,7 +310,7 @@ func addNumbers(to, from []uint64) {
 	}
 }
 
-func (l *Live) addListeners(all []peerListener, latency map[string][]uint64, bounds []float64) {
+func (l *Live) addListeners(all []Listener, latency map[string][]uint64, bounds []float64) {
 	for _, theirs := range all {
 		i := slices.IndexFunc(l.Listeners, func(mine Listener) bool { return mine.Name == theirs.Name })
 		if i < 0 {
@@ -331,15 +330,19 @@ func (l *Live) addListeners(all []peerListener, latency map[string][]uint64, bou
 
 // add adds what another daemon knows of the same Redis. Each of them notices a loss of
 // state, so it counts once.
-func (s *Store) add(daemon string, other *peerStore) {
+func (s *Store) add(daemon string, other *Store) {
 	s.Errors += other.Errors
 	s.Refusals += other.Refusals
 	s.Degraded = s.Degraded || other.Degraded
 	for _, reason := range other.Reasons {
 		s.Reasons = append(s.Reasons, daemon+": "+reason)
 	}
-	for i := range s.StateLosses {
-		s.StateLosses[i].Count = max(s.StateLosses[i].Count, other.StateLosses[s.StateLosses[i].Reason])
+	for i, own := range s.StateLosses {
+		for _, theirs := range other.StateLosses {
+			if theirs.Reason == own.Reason {
+				s.StateLosses[i].Count = max(own.Count, theirs.Count)
+			}
+		}
 	}
 }
 

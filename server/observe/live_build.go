@@ -130,8 +130,7 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 			row := o.newRow(c.Rule, totals, span, w)
 			row.describe(known[c.Rule])
 			if c.HasPermits {
-				permits := PermitsOf(c)
-				row.Permits = &permits
+				row.Permits = new(PermitsOf(c))
 			}
 			rows = append(rows, row)
 		}
@@ -247,8 +246,7 @@ func (l *Listener) setLatency(bounds []float64, buckets []uint64) {
 		return
 	}
 	for q, field := range map[float64]**float64{0.5: &l.P50, 0.9: &l.P90, 0.99: &l.P99} {
-		value := quantile(bounds, buckets, q)
-		*field = &value
+		*field = new(quantile(bounds, buckets, q))
 	}
 }
 

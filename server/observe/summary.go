@@ -19,38 +19,14 @@ import (
 // A peerSummary is what a daemon publishes about itself, as compressed JSON. It is
 // bounded, and read with distrust: a program that can write to Redis can write anything.
 type peerSummary struct {
-	Format    int
-	Version   string
-	Started   time.Time
-	Totals    Counts
-	Unmatched uint64
-	Banned    uint64
-	Rates     Rates
-	Listeners []peerListener
-	Store     peerStore
-	Process   Process
-	Windows   map[Window]peerWindow
-	Top       map[string]peerTop // by ByAsked and ByDenied
+	Format  int
+	Windows map[Window]peerWindow
+	Top     map[string]peerTop // by ByAsked and ByDenied
 }
 
-type peerListener struct {
-	Name        string
-	Connections int
-	Refused     uint64
-}
-
-type peerStore struct {
-	Degraded    bool
-	Reasons     []string
-	Errors      uint64
-	Refusals    uint64
-	StateLosses map[string]uint64
-}
-
-// A peerWindow is the part of a summary that is about one window.
+// A peerWindow is what a daemon did within a window.
 type peerWindow struct {
-	Series  Series
-	Rules   []RuleRow
+	Live
 	Latency map[string][]uint64 // buckets by listener
 }
 
@@ -107,24 +83,9 @@ func encode(s *peerSummary) ([]byte, error) {
 }
 
 func (o *Observer) newSummary(size summarySize) *peerSummary {
-	s := &peerSummary{
-		Format: summaryFormat, Version: cutText(o.options.Version), Started: o.started.UTC(),
-		Windows: map[Window]peerWindow{}, Top: map[string]peerTop{},
-	}
+	s := &peerSummary{Format: summaryFormat, Windows: map[Window]peerWindow{}, Top: map[string]peerTop{}}
 	for _, w := range Windows {
-		l := o.summary(w)
-		s.Totals, s.Unmatched, s.Banned, s.Rates, s.Process = l.Totals, l.Unmatched, l.Banned, l.Rates, l.Process
-		s.Store = newPeerStore(&l.Store)
-		s.Listeners = nil
-		latency := map[string][]uint64{}
-		for _, one := range l.Listeners {
-			s.Listeners = append(s.Listeners, peerListener{one.Name, one.Connections, one.Refused})
-			if one.buckets != nil {
-				latency[one.Name] = one.buckets
-			}
-		}
-		l.selectRules(LiveQuery{Sort: "decisions", Rules: size.rules})
-		s.Windows[w] = peerWindow{Series: l.Series, Rules: cutRows(l.Rules), Latency: latency}
+		s.Windows[w] = newPeerWindow(o.summary(w), size.rules)
 	}
 	if o.options.TopKeys != nil {
 		s.Top[ByAsked], s.Top[ByDenied] = newPeerTop(o.options.TopKeys.Asked(nil), size.keys), newPeerTop(o.options.TopKeys.Denied(nil), size.keys)
@@ -132,23 +93,28 @@ func (o *Observer) newSummary(size summarySize) *peerSummary {
 	return s
 }
 
+// newPeerWindow leaves out what others do not show, and cuts what they would not accept.
+func newPeerWindow(l *Live, rules int) peerWindow {
+	latency := map[string][]uint64{}
+	for _, one := range l.Listeners {
+		if one.buckets != nil {
+			latency[one.Name] = one.buckets
+		}
+	}
+	l.Version = cutText(l.Version)
+	l.Store.Shards, l.Store.Memory, l.Store.Home = nil, nil, nil
+	reasons := l.Store.Reasons
+	l.Store.Reasons = nil
+	for _, reason := range reasons[:min(len(reasons), maxPeerReasons)] {
+		l.Store.Reasons = append(l.Store.Reasons, cutText(reason))
+	}
+	l.selectRules(LiveQuery{Sort: "decisions", Rules: rules})
+	l.Rules = slices.DeleteFunc(l.Rules, func(r RuleRow) bool { return len(r.Name) > maxPeerText || len(r.Limit) > maxPeerText })
+	return peerWindow{*l, latency}
+}
+
 // cutText cuts texts that a peer would not accept.
 func cutText(text string) string { return text[:min(len(text), maxPeerText)] }
-
-func cutRows(rows []RuleRow) []RuleRow {
-	return slices.DeleteFunc(rows, func(r RuleRow) bool { return len(r.Name) > maxPeerText || len(r.Limit) > maxPeerText })
-}
-
-func newPeerStore(s *Store) peerStore {
-	p := peerStore{Degraded: s.Degraded, Errors: s.Errors, Refusals: s.Refusals, StateLosses: map[string]uint64{}}
-	for _, reason := range s.Reasons[:min(len(s.Reasons), maxPeerReasons)] {
-		p.Reasons = append(p.Reasons, cutText(reason))
-	}
-	for _, loss := range s.StateLosses {
-		p.StateLosses[loss.Reason] = loss.Count
-	}
-	return p
-}
 
 func newPeerTop(s topkeys.Summary, most int) peerTop {
 	s.Entries = slices.DeleteFunc(s.Entries, func(e topkeys.Entry) bool {
@@ -201,7 +167,7 @@ func decodeSummary(compressed []byte) (*peerSummary, error) {
 // check returns an error unless the summary is one that encodeSummary could have made, as
 // far as its size, its shape and its numbers are concerned.
 func (s *peerSummary) check() error {
-	ok := s.Format == summaryFormat && len(s.Listeners) <= maxPeerListeners && len(s.Store.Reasons) <= maxPeerReasons
+	ok := s.Format == summaryFormat
 	for _, w := range Windows {
 		window := s.Windows[w]
 		ok = ok && window.fits(resolutionOf[w])
@@ -217,7 +183,8 @@ func (s *peerSummary) check() error {
 }
 
 func (w *peerWindow) fits(r history.Resolution) bool {
-	ok := w.Series.Step == int(r.Step()) && w.Series.From%r.Step() == 0 && len(w.Rules) <= maxPeerRules && len(w.Latency) <= maxPeerListeners
+	ok := w.Series.Step == int(r.Step()) && w.Series.From%r.Step() == 0 && len(w.Rules) <= maxPeerRules &&
+		len(w.Listeners) <= maxPeerListeners && len(w.Latency) <= maxPeerListeners && len(w.Store.Reasons) <= maxPeerReasons
 	for _, column := range w.Series.columns() {
 		ok = ok && len(*column) == r.Slots()
 	}

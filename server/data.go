@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/observe"
 )
@@ -63,18 +64,11 @@ func (s *Server) loadHistory() {
 // saveHistories saves the history at each interval, and when the server ends. One that failed to
 // start leaves the file as it is: it may have no rules, and then would forget the history of them all.
 func (s *Server) saveHistories(ctx context.Context) {
-	tick := time.NewTicker(historyInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			s.saveHistory()
-		case <-ctx.Done():
-			s.observer.Tick() // of the last second
-			s.saveHistory()
-			return
-		}
+	for monotime.Sleep(ctx, historyInterval) == nil {
+		s.saveHistory()
 	}
+	s.observer.Tick() // of the last second
+	s.saveHistory()
 }
 
 // saveHistory logs the first failure, and the first success after it.

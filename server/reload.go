@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // Reload loads the rules and the certificates again, and reopens the audit log. If that
@@ -18,15 +20,8 @@ func (s *Server) Reload() {
 const certificateInterval = 5 * time.Second
 
 func (s *Server) watchCertificates(ctx context.Context) {
-	tick := time.NewTicker(certificateInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			s.refreshCertificates()
-		case <-ctx.Done():
-			return
-		}
+	for monotime.Sleep(ctx, certificateInterval) == nil {
+		s.refreshCertificates()
 	}
 }
 

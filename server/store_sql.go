@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/sqlstore"
 	"github.com/penstock-io/penstock/sqlstore/pgxpipeline" // and the driver "pgx"
 )
@@ -136,12 +136,11 @@ func (s *Server) migrate(ctx context.Context, db *sql.DB, d sqlstore.Dialect) er
 		return err
 	}
 	s.background = append(s.background, func(ctx context.Context) {
-		for tick := time.NewTicker(checkInterval); isOutage(err); err = try(ctx) {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
+		for isOutage(err) {
+			if monotime.Sleep(ctx, checkInterval) != nil {
 				return
 			}
+			err = try(ctx)
 		}
 		if err != nil {
 			s.log.Error("the table of the store cannot be created", "err", err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/topkeys"
 )
 
@@ -81,17 +82,11 @@ func (o *Observer) Publish(ctx context.Context) {
 	if o.options.Board == nil {
 		return
 	}
-	tick := time.NewTicker(PublishInterval)
-	defer tick.Stop()
-	for {
+	o.PublishOnce(ctx)
+	for monotime.Sleep(ctx, PublishInterval) == nil {
 		o.PublishOnce(ctx)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			o.withdraw(context.WithoutCancel(ctx))
-			return
-		}
 	}
+	o.withdraw(context.WithoutCancel(ctx))
 }
 
 // withdraw removes the daemon from the board, unless that would delay the shutdown.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/history"
@@ -108,14 +109,10 @@ func (o Options) withDefaults() Options {
 func (o *Observer) Run(ctx context.Context) {
 	for {
 		now := o.options.Now()
-		wait := time.NewTimer(now.Truncate(time.Second).Add(time.Second).Sub(now))
-		select {
-		case <-ctx.Done():
-			wait.Stop()
+		if monotime.Sleep(ctx, now.Truncate(time.Second).Add(time.Second).Sub(now)) != nil {
 			return
-		case <-wait.C:
-			o.Tick()
 		}
+		o.Tick()
 	}
 }
 

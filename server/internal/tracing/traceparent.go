@@ -1,6 +1,11 @@
 package tracing
 
-import "encoding/binary"
+import (
+	"encoding/hex"
+	"regexp"
+	"strconv"
+	"strings"
+)
 
 // ids name a span within a trace. Zero means none.
 type ids struct {
@@ -13,49 +18,20 @@ const (
 	sampledFlag = 1
 )
 
+// parentForm has the version, the trace, the span and the flags, and what later versions may add. Digits are lower-case.
+var parentForm = regexp.MustCompile(`(?s)^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?$`)
+
 // parseParent returns the caller's span, from the value of a W3C traceparent header. It is not ok if the value is
 // malformed or its trace is not sampled: remote callers choose it, and what is malformed is as good as absent.
 func parseParent(text string) (parent ids, ok bool) {
-	if len(text) < parentLen || text[2] != '-' || text[35] != '-' || text[52] != '-' {
+	if len(text) < parentLen || strings.IndexByte("13579bdf", text[parentLen-1]) < 0 { // first: most are not sampled
 		return parent, false
 	}
-	var flags, version [1]byte
-	if !decodeHex(flags[:], text[53:55]) || flags[0]&sampledFlag == 0 { // first: most are not
+	parts := parentForm.FindStringSubmatch(text)
+	if parts == nil || parts[1] == "ff" || parts[1] == "00" && parts[4] != "" {
 		return parent, false
 	}
-	if !decodeHex(version[:], text[:2]) || version[0] == 0xff {
-		return parent, false
-	}
-	if rest := text[parentLen:]; rest != "" && (version[0] == 0 || rest[0] != '-') { // later versions may add fields
-		return parent, false
-	}
-	var span [8]byte
-	if !decodeHex(parent.trace[:], text[3:35]) || !decodeHex(span[:], text[36:52]) {
-		return parent, false
-	}
-	parent.span = binary.BigEndian.Uint64(span[:])
+	_, _ = hex.Decode(parent.trace[:], []byte(parts[2])) // both have the digits of their form
+	parent.span, _ = strconv.ParseUint(parts[3], 16, 64)
 	return parent, parent.span != 0 && parent.trace != [16]byte{}
-}
-
-// decodeHex decodes lower-case digits, the only ones that the header may have.
-func decodeHex(to []byte, digits string) bool {
-	for i := range to {
-		high, low := hexDigit(digits[2*i]), hexDigit(digits[2*i+1])
-		if high|low > 0xf {
-			return false
-		}
-		to[i] = high<<4 | low
-	}
-	return true
-}
-
-// hexDigit returns the value of a digit, and above 15 if it is none.
-func hexDigit(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 0xff
 }

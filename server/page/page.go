@@ -14,6 +14,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"time"
 )
 
 //go:embed static
@@ -57,7 +58,7 @@ type file struct {
 	contentType string
 	etag        string
 	text        []byte
-	compressed  func() []byte
+	compressed  []byte
 }
 
 // files returns all files by their names.
@@ -92,7 +93,7 @@ func newFile(name string, text []byte) *file {
 		contentType: contentTypes[path.Ext(name)],
 		etag:        `W/"` + hex.EncodeToString(sum[:8]) + `"`,
 		text:        text,
-		compressed:  sync.OnceValue(func() []byte { return compress(text) }),
+		compressed:  compress(text),
 	}
 }
 
@@ -118,14 +119,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	text := f.text
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		text = f.compressed()
+		text = f.compressed
 	}
-	if r.Header.Get("If-None-Match") == f.etag {
-		h.Del("Content-Encoding")
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
-	if r.Method != http.MethodHead {
-		_, _ = w.Write(text) // fails only if the client has disconnected
-	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
 }

@@ -41,16 +41,15 @@ type Listener struct {
 	net.Listener
 	options Options
 
-	draining  atomic.Bool
-	drained   chan struct{} // closed once the accept queue is empty
-	drainOnce sync.Once
+	draining atomic.Bool
+	drained  chan struct{} // closed once the accept queue is empty
+	endDrain func()        // tells Drain that no further connection is accepted
 
 	refusing chan struct{} // a slot for each call of Options.Refuse
 
 	closed      chan struct{}
-	closeOnce   sync.Once
-	socketOnce  sync.Once
-	socketError error
+	endAccept   func() // closes closed
+	closeSocket func() error
 
 	mu        sync.Mutex
 	active    int
@@ -66,9 +65,11 @@ type Listener struct {
 func New(l net.Listener, o Options) *Listener {
 	o.MaxPerClient = cmp.Or(o.MaxPerClient, max(o.Max/2, 1))
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	drained, closed := make(chan struct{}), make(chan struct{})
 	return &Listener{
 		Listener: l, options: o, perClient: map[netip.Addr]int{}, unread: map[*conn]struct{}{},
-		drained: make(chan struct{}), closed: make(chan struct{}),
+		drained: drained, endDrain: sync.OnceFunc(func() { close(drained) }),
+		closed: closed, endAccept: sync.OnceFunc(func() { close(closed) }), closeSocket: sync.OnceValue(l.Close),
 		refusing: make(chan struct{}, maxRefusing), firstReadWait: firstReadWait,
 	}
 }
@@ -189,10 +190,7 @@ func clientPrefix(a net.Addr) netip.Addr {
 	if client.Is4() {
 		return client
 	}
-	network, err := client.Prefix(64)
-	if err != nil {
-		return netip.Addr{} // impossible: an IPv6 address has 128 bits
-	}
+	network, _ := client.Prefix(64) // no error: an IPv6 address has 128 bits, and the zero Addr has no network
 	return network.Addr()
 }
 
@@ -209,13 +207,8 @@ func (l *Listener) release(c *conn) {
 // Close stops accepting. Open connections stay open; those that wait in the kernel's
 // accept queue are reset, unless [Listener.Drain] was called before.
 func (l *Listener) Close() error {
-	l.closeOnce.Do(func() { close(l.closed) })
+	l.endAccept()
 	return l.closeSocket()
-}
-
-func (l *Listener) closeSocket() error {
-	l.socketOnce.Do(func() { l.socketError = l.Listener.Close() })
-	return l.socketError
 }
 
 // A conn is an accepted connection within the limits.
@@ -224,7 +217,6 @@ type conn struct {
 	listener  *Listener
 	client    netip.Addr
 	bytesRead atomic.Int64
-	readOnce  sync.Once
 	closeOnce sync.Once
 }
 
@@ -242,11 +234,9 @@ func (c *conn) BytesRead() int64 { return c.bytesRead.Load() }
 
 // markRead notes that the connection's handler has started to read, or never will.
 func (c *conn) markRead() {
-	c.readOnce.Do(func() {
-		c.listener.mu.Lock()
-		defer c.listener.mu.Unlock()
-		delete(c.listener.unread, c)
-	})
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	delete(c.listener.unread, c)
 }
 
 func (c *conn) Close() error {

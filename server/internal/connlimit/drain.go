@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 const (
@@ -100,44 +102,28 @@ func (l *Listener) finishDrain() error {
 	return net.ErrClosed
 }
 
-// endDrain tells Drain that no further connection is accepted.
-func (l *Listener) endDrain() { l.drainOnce.Do(func() { close(l.drained) }) }
-
 // awaitFirstReads waits until every open connection has been read from, or until none was
 // accepted and none has been read from for firstReadWait, and what they have sent is read.
 func (l *Listener) awaitFirstReads(ctx context.Context) {
-	idle := time.NewTimer(l.firstReadWait - l.sinceAdmitted())
-	defer idle.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for unread := l.unreadConns(); unread > 0; {
-		select {
-		case <-tick.C:
-		case <-idle.C:
-			if !l.hasArrived() {
-				return
-			}
-			idle.Reset(l.firstReadWait)
-		case <-ctx.Done():
+	unread, since := l.unreadConns()
+	for unread > 0 && monotime.Sleep(ctx, time.Millisecond) == nil {
+		switch now, _ := l.unreadConns(); {
+		case now != unread:
+			unread, since = now, time.Now()
+		case time.Since(since) < l.firstReadWait:
+		case l.hasArrived():
+			since = time.Now()
+		default:
 			return
-		}
-		if now := l.unreadConns(); now != unread {
-			unread = now
-			idle.Reset(l.firstReadWait)
 		}
 	}
 }
 
-func (l *Listener) sinceAdmitted() time.Duration {
+// unreadConns returns how many connections nothing was read from, and when the last was admitted.
+func (l *Listener) unreadConns() (n int, lastAdmitted time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Since(l.lastAdmitted)
-}
-
-func (l *Listener) unreadConns() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.unread)
+	return len(l.unread), l.lastAdmitted
 }
 
 // hasArrived reports whether a connection that nothing was read from has received bytes, which

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/penstock-io/penstock"
@@ -84,7 +83,7 @@ func (l *Log) Panicked(value any, from string) {
 // Denied logs the denial of a request under a limit that it brought, if it is sampled.
 func (l *Log) Denied(limit penstock.Limit, key string, d *penstock.Decision) {
 	if skipped, ok := l.sampleDenial(); ok {
-		l.logDenial(denial{limit: limit, key: key, retryAfter: d.RetryAfter}, skipped)
+		l.logDenial(slog.String("limit", limit.String()), key, d, skipped)
 	}
 }
 
@@ -107,20 +106,11 @@ func (l *Log) DeniedByRule(rule *rules.Rule, entries []rules.Entry, by *penstock
 	if !ok {
 		return
 	}
-	d := denial{key: string(rules.AppendKey(nil, entries)), retryAfter: by.RetryAfter, banned: by.Source == penstock.SourceOverride}
+	name := "none matched"
 	if rule != nil {
-		d.rule = rule.Name
+		name = rule.Name
 	}
-	l.logDenial(d, skipped)
-}
-
-// A denial is what is logged about a denied request.
-type denial struct {
-	rule       string         // "" for a request limit, or if no rule matched
-	limit      penstock.Limit // zero unless it is a request limit
-	key        string
-	retryAfter time.Duration
-	banned     bool // by an override or a penalty, whatever is left of the limit
+	l.logDenial(slog.String("rule", name), string(rules.AppendKey(nil, entries)), by, skipped)
 }
 
 // sampleDenial reports whether a denial is to be logged now, and how many were not since
@@ -132,22 +122,14 @@ func (l *Log) sampleDenial() (skipped int64, ok bool) {
 	return l.denials.Allow()
 }
 
-// logDenial logs a denial that sampleDenial has chosen.
-func (l *Log) logDenial(d denial, skipped int64) {
-	by := slog.String("rule", d.rule)
-	switch {
-	case d.rule != "":
-	case d.limit != (penstock.Limit{}):
-		by = slog.String("limit", d.limit.String())
-	default:
-		by = slog.String("rule", "none matched")
-	}
-	retry := d.retryAfter.String()
-	if d.retryAfter == penstock.Never {
+// logDenial logs a denial that sampleDenial has chosen, under a rule or a limit.
+func (l *Log) logDenial(under slog.Attr, key string, d *penstock.Decision, skipped int64) {
+	retry := d.RetryAfter.String()
+	if d.RetryAfter == penstock.Never {
 		retry = "never"
 	}
-	attrs := []any{by, slog.String("key", Cut(d.key)), slog.String("retry_after", retry)}
-	if d.banned {
+	attrs := []any{under, slog.String("key", Cut(key)), slog.String("retry_after", retry)}
+	if d.Source == penstock.SourceOverride { // whatever is left of the limit
 		attrs = append(attrs, slog.Bool("banned", true))
 	}
 	l.log.Info("denied", append(attrs, slog.Int64("not_logged", skipped))...)

@@ -19,7 +19,7 @@ type Config struct {
 	headers  map[string]string
 	timeout  time.Duration
 	tls      *tls.Config
-	resource []attribute
+	resource map[string]string
 
 	maxQueue, maxBatch int
 	delay              time.Duration
@@ -165,26 +165,12 @@ func (e environment) readTLS(c *Config) error {
 	return nil
 }
 
-func (e environment) readResource(c *Config) error {
-	pairs, err := parsePairs(e["OTEL_RESOURCE_ATTRIBUTES"])
-	if err != nil {
+func (e environment) readResource(c *Config) (err error) {
+	if c.resource, err = parsePairs(e["OTEL_RESOURCE_ATTRIBUTES"]); err != nil {
 		return fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	if name := e["OTEL_SERVICE_NAME"]; name != "" {
-		pairs["service.name"] = name
-	}
-	for name, value := range pairs {
-		c.resource = append(c.resource, attribute{key: name, text: value})
+		c.resource["service.name"] = name
 	}
 	return nil
-}
-
-// setDefault sets an attribute of the resource that the environment does not.
-func (c *Config) setDefault(name, value string) {
-	for _, a := range c.resource {
-		if a.key == name {
-			return
-		}
-	}
-	c.resource = append(c.resource, attribute{key: name, text: value})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -28,22 +29,24 @@ import (
 type Tracer struct {
 	Exported, Dropped atomic.Uint64 // spans
 
-	config Config
-	active atomic.Int64 // requests that are traced
-	queue  chan *record
-	send   func(ctx context.Context, body []byte) error
-	close  func()
-	log    *slog.Logger
-	down   bool // the last spans could not be sent
+	config   Config
+	resource []attribute
+	active   atomic.Int64 // requests that are traced
+	queue    chan *record
+	send     func(ctx context.Context, body []byte) error
+	close    func()
+	log      *slog.Logger
+	down     bool // the last spans could not be sent
 }
 
 // New returns a tracer of the daemon with a name and a version. It opens no connection.
 func New(c Config, name, version string, log *slog.Logger) (*Tracer, error) {
-	c.resource = slices.Clone(c.resource)
-	c.setDefault("service.name", "penstock")
-	c.setDefault("service.instance.id", name)
-	c.setDefault("service.version", version)
 	t := &Tracer{config: c, queue: make(chan *record, c.maxQueue), log: log}
+	resource := map[string]string{"service.name": "penstock", "service.instance.id": name, "service.version": version}
+	maps.Copy(resource, c.resource)
+	for key, text := range resource {
+		t.resource = append(t.resource, attribute{key: key, text: text})
+	}
 	if c.grpc {
 		return t, t.openGRPC()
 	}
@@ -100,7 +103,7 @@ func (t *Tracer) export(ctx context.Context, spans []*record) {
 	if len(spans) == 0 {
 		return
 	}
-	body := encode(t.config.resource, spans)
+	body := encode(t.resource, spans)
 	err := t.try(ctx, body)
 	for pause := time.Second; err != nil && isTemporary(err) && pause <= maxPause && monotime.Sleep(ctx, pause) == nil; pause *= 2 {
 		err = t.try(ctx, body)

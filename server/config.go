@@ -12,7 +12,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/server/callers"
 	"github.com/penstock-io/penstock/server/envoy/ratelimit"
 	"github.com/penstock-io/penstock/server/envoy/xds"
@@ -217,9 +216,9 @@ func settingsFromEnv(environ []string) (values, error) {
 		if !strings.HasPrefix(name, envPrefix) || isServiceLink(name, text) {
 			continue
 		}
-		s := findSetting(func(s *Setting) bool { return s.Env() == name })
-		if s == nil {
-			return nil, fmt.Errorf("%s: no such setting; the nearest is %s", name, spelling.Nearest(name, envNames()))
+		s, err := findSetting(name, (*Setting).Env)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		found[s.Name] = value{text, name}
 	}

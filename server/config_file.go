@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
@@ -72,10 +71,10 @@ func parseYAML(src []byte) (*yaml.Node, error) {
 }
 
 func checkEntry(name string, v *yaml.Node) error {
-	s := findSetting(func(s *Setting) bool { return s.Name == name })
+	s, err := findSetting(name, func(s *Setting) string { return s.Name })
 	switch {
-	case s == nil:
-		return fmt.Errorf("no such setting; the nearest is %s", spelling.Nearest(name, settingNames()))
+	case err != nil:
+		return err
 	case s.set == nil:
 		return errors.New("cannot be set in the config file")
 	case v.Kind != yaml.ScalarNode:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/rulesource"
 	"github.com/penstock-io/penstock/server/envoy/xds"
@@ -166,25 +167,16 @@ func group(name string, settings ...Setting) []Setting {
 	return settings
 }
 
-func findSetting(matches func(*Setting) bool) *Setting {
-	if i := slices.IndexFunc(Settings, func(s Setting) bool { return matches(&s) }); i >= 0 {
-		return &Settings[i]
-	}
-	return nil
-}
-
-func envNames() (names []string) {
+// findSetting returns the setting that has a name, of those that nameOf returns.
+func findSetting(name string, nameOf func(*Setting) string) (*Setting, error) {
+	var names []string
 	for i := range Settings {
-		names = append(names, Settings[i].Env())
+		if nameOf(&Settings[i]) == name {
+			return &Settings[i], nil
+		}
+		names = append(names, nameOf(&Settings[i]))
 	}
-	return names
-}
-
-func settingNames() (names []string) {
-	for i := range Settings {
-		names = append(names, Settings[i].Name)
-	}
-	return names
+	return nil, fmt.Errorf("no such setting; the nearest is %s", spelling.Nearest(name, names))
 }
 
 // to sets a field to what is parsed from the text.

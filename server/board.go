@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -113,12 +114,7 @@ func (b redisBoard) readSummaries(ctx context.Context, notices []observe.Notice)
 		})
 	}
 	reading.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (b redisBoard) readSummary(ctx context.Context, n *observe.Notice) error {

@@ -31,6 +31,7 @@ func (s *Server) openRules(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", s.config.origin("rules"), err)
 	}
 	s.source = source
+	s.background = append(s.background, func(ctx context.Context) { source.Watch(ctx, s.useOrLogRules) })
 	set, err := source.Load(ctx)
 	err = s.useRules(set, err)
 	switch {
@@ -182,14 +183,6 @@ func (s *Server) logLostRules(set *rules.Set) {
 		names += ", …"
 	}
 	s.log.Warn("reload removes rules", "count", len(lost), "rules", names)
-}
-
-// watchRules reloads the rules when they change.
-func (s *Server) watchRules(ctx context.Context) {
-	if s.source == nil {
-		return
-	}
-	s.source.Watch(ctx, s.useOrLogRules)
 }
 
 // useOrLogRules puts rules in use, or logs why they cannot be.

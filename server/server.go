@@ -11,9 +11,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/monotime"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/regions"
 	"github.com/penstock-io/penstock/rules"
@@ -140,7 +140,7 @@ func (s *Server) Run(ctx context.Context) error {
 		working.Go(func() { failures <- l.serve() })
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	for _, work := range append(s.background, s.watchCertificates, s.watchRules) {
+	for _, work := range append(s.background, s.watchCertificates) {
 		working.Go(func() { work(background) })
 	}
 	s.log.Info("ready")
@@ -171,7 +171,7 @@ func waitForEnd(ctx context.Context, failures <-chan error) error {
 func (s *Server) beginDrain() (context.Context, context.CancelFunc) {
 	s.markDraining()
 	s.log.Info("shutting down", "delay", s.config.ShutdownDelay, "grace", s.config.ShutdownGrace)
-	sleep(s.config.ShutdownDelay)
+	_ = monotime.Sleep(context.Background(), s.config.ShutdownDelay)
 	return context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 }
 
@@ -201,10 +201,4 @@ func (s *Server) closeListeners(ctx context.Context) error {
 		all = errors.Join(all, err)
 	}
 	return all
-}
-
-func sleep(d time.Duration) {
-	if d > 0 {
-		<-time.After(d)
-	}
 }

@@ -31,9 +31,7 @@ func (s *Server) openStore(ctx context.Context) error {
 	if store, err = s.withRegions(ctx, store); err != nil {
 		return err
 	}
-	if s.unmatched, err = newUnmatchedLog(s.log, "--unmatched="+s.config.Unmatched); err != nil {
-		return err
-	}
+	s.unmatched = newUnmatchedLog(s.log, "--unmatched="+s.config.Unmatched)
 	if s.config.TopKeys > 0 {
 		s.topKeys = topkeys.New(&topkeys.Options{Counters: s.config.TopKeys})
 	}

@@ -36,12 +36,9 @@ const (
 	unmatchedLines = 10
 )
 
-func newUnmatchedLog(log *slog.Logger, setting string) (*unmatchedLog, error) {
-	sampler, err := lograte.NewSampler(penstock.PerSecond(unmatchedLines))
-	if err != nil {
-		return nil, err
-	}
-	return &unmatchedLog{log: log, setting: setting, sampler: sampler, seed: maphash.MakeSeed()}, nil
+func newUnmatchedLog(log *slog.Logger, setting string) *unmatchedLog {
+	sampler, _ := lograte.NewSampler(penstock.PerSecond(unmatchedLines)) // no error: the limit is valid
+	return &unmatchedLog{log: log, setting: setting, sampler: sampler, seed: maphash.MakeSeed()}
 }
 
 // setRules forgets what was warned of, because it may have rules now.

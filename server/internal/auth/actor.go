@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
-	"net/netip"
 
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/callers"
@@ -36,10 +35,6 @@ func ConnActor(i callers.Identity, c net.Conn) audit.Actor {
 	a.Address = c.RemoteAddr().String()
 	return a
 }
-
-// PeerAddr returns the IP address of the other end of a connection, or the zero Addr of a
-// Unix socket.
-func PeerAddr(a net.Addr) netip.Addr { return peerAddr(a) }
 
 // certificateName returns the subject of the client's certificate, or "". Only a verified
 // certificate names its owner.

@@ -6,6 +6,7 @@ package auth
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -35,7 +36,7 @@ func IsLocal(peer net.Addr, host string, fields map[string][]string) bool {
 // 127.0.0.1, ::1 or a Unix socket. The rest of 127.0.0.0/8 is not local: sidecar proxies
 // connect from there on behalf of remote clients, Istio's from 127.0.0.6.
 func IsLocalPeer(a net.Addr) bool {
-	addr := peerAddr(a)
+	addr := PeerAddr(a)
 	return isUnix(a) || addr == localIPv4 || addr == netip.IPv6Loopback()
 }
 
@@ -46,8 +47,9 @@ func isUnix(a net.Addr) bool {
 	return ok
 }
 
-// peerAddr returns an IP address without its port, or the zero Addr.
-func peerAddr(a net.Addr) netip.Addr {
+// PeerAddr returns the IP address of the other end of a connection, or the zero Addr of a
+// Unix socket.
+func PeerAddr(a net.Addr) netip.Addr {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr().Unmap()
 	}
@@ -56,7 +58,7 @@ func peerAddr(a net.Addr) netip.Addr {
 
 // IsLoopback reports whether a listener at the address can be reached from this
 // machine only.
-func IsLoopback(a net.Addr) bool { return isUnix(a) || peerAddr(a).IsLoopback() }
+func IsLoopback(a net.Addr) bool { return isUnix(a) || PeerAddr(a).IsLoopback() }
 
 // Fields that proxies add to what they forward, and beginnings of such fields.
 var (
@@ -69,21 +71,11 @@ var (
 // hasProxyField reports whether a proxy added a field to the request.
 func hasProxyField(fields map[string][]string) bool {
 	for name := range fields {
-		if isProxyField(name) {
-			return true
+		is := func(field string) bool { return strings.EqualFold(name, field) }
+		begins := func(prefix string) bool {
+			return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 		}
-	}
-	return false
-}
-
-func isProxyField(name string) bool {
-	for _, field := range proxyFields {
-		if strings.EqualFold(name, field) {
-			return true
-		}
-	}
-	for _, prefix := range proxyPrefixes {
-		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+		if slices.ContainsFunc(proxyFields, is) || slices.ContainsFunc(proxyPrefixes, begins) {
 			return true
 		}
 	}

@@ -19,7 +19,7 @@ func HTTPCaller(r *http.Request) callers.Caller {
 	return callers.Caller{
 		Local:   r.ProtoAtLeast(1, 1) && !IsCrossOrigin(r) && IsLocal(peer, r.Host, r.Header),
 		Token:   BearerToken(r.Header.Get("Authorization")),
-		Address: peerAddr(peer),
+		Address: PeerAddr(peer),
 	}
 }
 

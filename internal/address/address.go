@@ -7,6 +7,7 @@ package address
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -54,74 +55,56 @@ func Unmap(p netip.Prefix) netip.Prefix {
 // would be wrong then, because all its clients share it.
 func (r *Resolver) Key(peer string, forwarded []string) string {
 	host, addr := parse(peer)
-	return r.follow(host, addr, chain{lines: forwarded})
+	if !r.trusts(addr) {
+		return r.name(host, addr)
+	}
+	return r.follow(host, addr, forwarded)
 }
 
 // ForwardedKey is like [Resolver.Key] for a chain from a peer that is trusted whatever
 // its address is: the last address that is not a trusted proxy is the client. It returns
 // "" also for an empty chain.
 func (r *Resolver) ForwardedKey(forwarded []string) string {
-	c := chain{lines: forwarded}
-	host, addr, _ := c.lastAddr()
-	return r.follow(host, addr, c)
+	return r.follow("", netip.Addr{}, forwarded)
 }
 
-// follow returns the identity of the address, or if that is a trusted proxy, of the
-// client for which it forwards.
-func (r *Resolver) follow(host string, addr netip.Addr, c chain) string {
-	for range maxProxies {
-		if !addr.IsValid() || !r.trusts(addr) {
-			return r.name(host, addr)
+// follow returns the identity of the client for which an address forwards, which is trusted. If all addresses
+// are, the first is the client.
+func (r *Resolver) follow(host string, addr netip.Addr, forwarded []string) string {
+	proxies := 0
+	for item := range chain(forwarded).backward {
+		if proxies++; proxies >= maxProxies {
+			return ""
 		}
-		nextHost, next, ok := c.lastAddr()
-		if !ok {
-			return r.name(host, addr) // the proxy itself is the client
+		host, addr = parse(item)
+		addr = addr.WithZone("") // a zone is valid only on the host that added it
+		if !r.trusts(addr) {
+			break
 		}
-		host, addr = nextHost, next
 	}
-	return ""
+	return r.name(host, addr)
 }
 
 func (r *Resolver) trusts(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
-	for _, p := range r.proxies {
-		if p.Contains(a) {
-			return true
+	return slices.ContainsFunc(r.proxies, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// A chain is a comma-separated list over several header lines.
+type chain []string
+
+// backward visits the items from the last to the first.
+func (lines chain) backward(visit func(item string) bool) {
+	for _, line := range slices.Backward(lines) {
+		for line != "" {
+			at := strings.LastIndexByte(line, ',')
+			item := strings.Trim(line[at+1:], " \t")
+			line = line[:max(at, 0)]
+			if item != "" && !visit(item) {
+				return
+			}
 		}
 	}
-	return false
-}
-
-// A chain is a comma-separated list over several header lines, read from its end.
-type chain struct {
-	lines []string
-	line  string // unread part of the current line
-}
-
-// lastAddr removes and parses the last item.
-func (c *chain) lastAddr() (host string, a netip.Addr, ok bool) {
-	item, ok := c.last()
-	host, a = parse(item)
-	return host, a.WithZone(""), ok // a zone is valid only on the host that added it
-}
-
-// last removes and returns the last item.
-func (c *chain) last() (item string, ok bool) {
-	for {
-		c.line = strings.TrimRight(c.line, " \t,")
-		if c.line != "" {
-			break
-		}
-		n := len(c.lines) - 1
-		if n < 0 {
-			return "", false
-		}
-		c.line, c.lines = c.lines[n], c.lines[:n]
-	}
-	at := strings.LastIndexByte(c.line, ',')
-	item = strings.TrimLeft(c.line[at+1:], " \t")
-	c.line = c.line[:max(at, 0)]
-	return item, true
 }
 
 // parse returns the host of a text that may have a port, and its address, which

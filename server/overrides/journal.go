@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/penstock-io/penstock/internal/atomicfile"
 )
@@ -22,9 +20,6 @@ type journal struct {
 	file  *os.File
 	lines int
 }
-
-// maxLine bounds a line: every byte of a record can be escaped.
-const maxLine = 8 * maxStored
 
 // openJournal reads the file into the set, and rewrites it if much of it is out of date.
 func (s *Set) openJournal(path string) error {
@@ -50,10 +45,10 @@ func (s *Set) openJournal(path string) error {
 // are worth more than none.
 func (s *Set) readJournal() error {
 	j, end, damaged := s.journal, int64(0), 0
-	in := bufio.NewReaderSize(j.file, maxLine)
+	in := bufio.NewReader(j.file)
 	var records []Record
 	for {
-		line, err := readLine(in)
+		line, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
 			break // an incomplete line was never acknowledged
 		}
@@ -75,17 +70,6 @@ func (s *Set) readJournal() error {
 	s.applyAll(records)
 	s.log.Info("overrides read", "file", j.path, "overrides", len(s.entries), "damaged", damaged)
 	return errors.Join(j.file.Truncate(end), seek(j.file, end))
-}
-
-// readLine returns a line with its end. The error of an incomplete one is io.EOF.
-func readLine(in *bufio.Reader) ([]byte, error) {
-	line, err := in.ReadSlice('\n')
-	if !errors.Is(err, bufio.ErrBufferFull) {
-		return line, err
-	}
-	long := slices.Clone(line) // no record is so long
-	rest, err := in.ReadBytes('\n')
-	return append(long, rest...), err
 }
 
 func parseLine(line []byte) (Record, error) {
@@ -161,18 +145,11 @@ func (s *Set) rewriteJournal() error {
 		err = os.Rename(temporary.Name(), j.path)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("overrides: %w", err), temporary.Close(), remove(temporary.Name()))
+		return errors.Join(fmt.Errorf("overrides: %w", err), temporary.Close(), os.Remove(temporary.Name()))
 	}
 	_ = j.file.Close() // replaced
 	j.file, j.lines = temporary, len(s.entries)
 	return atomicfile.SyncDir(filepath.Dir(j.path))
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 func (j *journal) close() error { return errors.Join(j.file.Sync(), j.file.Close()) }

@@ -168,7 +168,7 @@ func TestFileWithoutItsEndOrWithDamageKeepsTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	damage := "nonsense\n[\"r\",\"k=3\",\"99999999999999999999 {}\"]\n" + strings.Repeat("x", 3*maxLine) + "\n"
+	damage := "nonsense\n[\"r\",\"k=3\",\"99999999999999999999 {}\"]\n" + strings.Repeat("x", 24*maxStored) + "\n"
 	if err := os.WriteFile(path, append(append([]byte(damage), text...), `["r","k=4","17`...), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -126,12 +126,7 @@ func (x *Index) findPrefix(key string) *Entry {
 	return nil
 }
 
-// put adds an entry in place of the one of the same pattern.
-func (x *Index) put(e *Entry) { x.set(e.pattern, e) }
-
-// remove removes the entry of a pattern, if there is one.
-func (x *Index) remove(p Pattern) { x.set(p, nil) }
-
+// set sets the entry of a pattern, or removes it if it is nil.
 func (x *Index) set(p Pattern, e *Entry) {
 	switch {
 	case p.network.IsValid():

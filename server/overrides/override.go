@@ -31,15 +31,7 @@ const (
 var Kinds = []Kind{Limited, Unlimited, Banned}
 
 // String returns the name in metrics.
-func (k Kind) String() string {
-	switch k {
-	case Unlimited:
-		return unlimitedText
-	case Banned:
-		return banText
-	}
-	return "limit"
-}
+func (k Kind) String() string { return [...]string{"limit", unlimitedText, banText}[k] }
 
 // The words that stand for a limit in the text of an override.
 const (

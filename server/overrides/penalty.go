@@ -22,8 +22,7 @@ type offence struct {
 // penaltyQueue counts denials, and queues the keys to ban.
 type penaltyQueue struct {
 	seed    maphash.Seed
-	once    sync.Once
-	table   atomic.Pointer[setassoc.Table[denialSet]] // nil until a rule has a penalty
+	table   func() *setassoc.Table[denialSet] // makes it when the first key is denied under a penalty
 	queue   chan offence
 	skipped atomic.Uint64 // offences without room in the queue or among the overrides
 
@@ -55,6 +54,7 @@ type denials struct {
 
 func (q *penaltyQueue) init() {
 	q.seed, q.queue = maphash.MakeSeed(), make(chan offence, maxQueued)
+	q.table = sync.OnceValue(func() *setassoc.Table[denialSet] { return new(setassoc.New[denialSet](maxCounted)) })
 }
 
 // CountDenial counts that a key of a rule was denied. After as many denials as the penalty
@@ -70,13 +70,8 @@ func (s *Set) CountDenial(rule, key string, p *rules.Penalty) {
 	if !q.count(rule, key, p, now) {
 		return
 	}
-	o := offence{rule: rule, key: strings.Clone(key), penalty: *p}
 	select {
-	case q.queue <- o:
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+	case q.queue <- offence{rule: rule, key: strings.Clone(key), penalty: *p}:
 	default:
 		q.skipped.Add(1)
 	}
@@ -87,12 +82,8 @@ func (s *Set) Skipped() uint64 { return s.penalties.skipped.Load() }
 
 // count reports whether this denial is the last that the penalty allows.
 func (q *penaltyQueue) count(rule, key string, p *rules.Penalty, now int64) bool {
-	q.once.Do(func() {
-		t := setassoc.New[denialSet](maxCounted)
-		q.table.Store(&t)
-	})
 	hash := max(maphash.String(q.seed, key)^maphash.String(q.seed, rule)*3, 1)
-	set := q.table.Load().Of(hash)
+	set := q.table().Of(hash)
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	d := set.place(hash, now)
@@ -167,25 +158,13 @@ func (s *Set) ban(ctx context.Context, o *offence) {
 func (s *Set) evictEnded(ctx context.Context) {
 	s.mu.Lock()
 	now := s.now()
-	if s.penalties.bans < s.maxPenalties() || now.Sub(s.penalties.searched).Abs() < time.Second {
-		s.mu.Unlock()
-		return
-	}
-	s.penalties.searched = now
-	var gone []Record
-	s.dropIf(func(_ string, e *Entry) bool {
-		ended := e.record.Strikes > 0 && e.endedAt(now.UnixNano())
-		if ended {
-			gone = append(gone, e.record)
-		}
-		return ended
-	})
-	if len(gone) > 0 {
-		s.compactJournal()
+	mayLook := s.penalties.bans >= s.maxPenalties() && now.Sub(s.penalties.searched).Abs() >= time.Second
+	if mayLook {
+		s.penalties.searched = now
 	}
 	s.mu.Unlock()
-	if s.shared != nil && len(gone) > 0 {
-		_ = s.shared.Remove(ctx, gone) // or another daemon does it
+	if mayLook {
+		s.forget(ctx, func(e *Entry) bool { return e.record.Strikes > 0 && e.endedAt(now.UnixNano()) })
 	}
 }
 

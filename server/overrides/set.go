@@ -54,7 +54,6 @@ type Set struct {
 	usesWritten int64 // Unix seconds when the last report of uses began
 
 	indexes sync.Map // *Index by rule
-	wake    chan struct{}
 
 	kinds     [3]atomic.Int64 // entries that are not deleted, by kind
 	penalties penaltyQueue
@@ -65,11 +64,10 @@ type Set struct {
 func Open(o *Options) (*Set, error) {
 	o = cmp.Or(o, &Options{})
 	s := &Set{
-		log: o.Log, now: o.Now, shared: o.Shared, interval: cmp.Or(o.Interval, defaultInterval), max: MaxOverrides,
+		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), now: o.Now, shared: o.Shared,
+		interval: cmp.Or(o.Interval, defaultInterval), max: MaxOverrides,
 		entries: map[string]*Entry{}, actions: map[string]*Action{},
-		wake: make(chan struct{}, 1),
 	}
-	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -186,27 +184,20 @@ func (s *Set) write(ctx context.Context, records []Record, expected []int64) err
 func (s *Set) checkRoom(records []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	added := 0
-	now := s.now().UnixNano()
-	for i := range records {
-		if e := s.entries[records[i].ID()]; e == nil || e.endedAt(now) {
-			added++
-		}
-	}
-	if len(s.entries)+added <= s.max {
-		return nil
-	}
 	live := 0
+	now := s.now().UnixNano()
 	for _, e := range s.entries {
 		if !e.endedAt(now) {
 			live++
 		}
 	}
-	if live+added > s.max {
-		return ErrFull
+	for i := range records {
+		if e := s.entries[records[i].ID()]; e == nil || e.endedAt(now) {
+			live++
+		}
 	}
-	if len(s.entries)+added > maxEntries {
-		s.purge(0)
+	if live > s.max {
+		return ErrFull
 	}
 	return nil
 }
@@ -244,9 +235,9 @@ func (s *Set) apply(r *Record) bool {
 	s.count(e, 1)
 	s.entries[id] = e
 	if x := s.Index(r.Rule); r.Deleted && !e.counts() {
-		x.remove(e.pattern)
+		x.set(e.pattern, nil)
 	} else {
-		x.put(e)
+		x.set(e.pattern, e)
 	}
 	return true
 }
@@ -313,30 +304,25 @@ func (s *Set) count(e *Entry, n int64) {
 func (s *Set) Count(k Kind) int64 { return s.kinds[k].Load() }
 
 // purge forgets overrides that ended longer than keep ago.
-func (s *Set) purge(keep time.Duration) (gone []Record) {
+func (s *Set) purge(keep time.Duration) {
 	now := s.now()
-	s.dropIf(func(_ string, e *Entry) bool {
-		if !e.record.expiredAt(now, keep) {
-			return false
-		}
-		gone = append(gone, e.record)
-		return true
-	})
-	return gone
+	s.dropIf(func(e *Entry) bool { return e.record.expiredAt(now, keep) })
 }
 
-// dropIf forgets entries. The horizon then says that a copy of a version up to it, which the
-// set does not have, is one that was dropped, and not one that was lost.
-func (s *Set) dropIf(unwanted func(id string, e *Entry) bool) {
+// dropIf forgets entries, and returns their records. The horizon then says that a copy of a version up to it,
+// which the set does not have, is one that was dropped, and not one that was lost.
+func (s *Set) dropIf(unwanted func(*Entry) bool) (gone []Record) {
 	for id, e := range s.entries {
-		if !unwanted(id, e) {
+		if !unwanted(e) {
 			continue
 		}
 		s.horizon = max(s.horizon, e.record.Version)
 		s.count(e, -1)
 		delete(s.entries, id)
-		s.Index(e.record.Rule).remove(e.pattern)
+		s.Index(e.record.Rule).set(e.pattern, nil)
+		gone = append(gone, e.record)
 	}
+	return gone
 }
 
 // A Listed override has when it was last used: by this process, or after [Set.AddUses] by any.
@@ -364,8 +350,9 @@ func (s *Set) List(rule, key string) []Listed {
 	return all
 }
 
-// purgeInterval is the time between two searches for overrides that ended long ago.
-const purgeInterval = time.Minute
+// upkeepInterval is the time between two searches for overrides that ended long ago, and between two reports of
+// uses to other daemons.
+const upkeepInterval = time.Minute
 
 // Run follows the shared copy, forgets overrides that ended long ago, reports which were used, and
 // sets the bans of penalties, until ctx ends.
@@ -373,22 +360,20 @@ func (s *Set) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
 	defer s.writeLastUses(ctx)
-	lastPurge, lastUses := s.now(), s.now()
+	last := s.now()
 	for {
 		s.Refresh(ctx)
-		if now := s.now(); now.Sub(lastPurge) >= purgeInterval {
-			lastPurge = now
+		if now := s.now(); now.Sub(last) >= upkeepInterval {
+			last = now
 			s.Purge(ctx)
-		}
-		if now := s.now(); now.Sub(lastUses) >= usesInterval {
-			lastUses = now
 			s.WriteUses(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-s.wake:
+		case o := <-s.penalties.queue:
+			s.ban(ctx, &o)
 		}
 		s.BanOffenders(ctx)
 	}
@@ -396,13 +381,19 @@ func (s *Set) Run(ctx context.Context) {
 
 // Purge forgets overrides that ended long ago, here and in the shared copy. [Set.Run] does so, too.
 func (s *Set) Purge(ctx context.Context) {
+	now := s.now()
+	s.forget(ctx, func(e *Entry) bool { return e.record.expiredAt(now, retention) })
+}
+
+// forget drops entries here, from the file and from the shared copy.
+func (s *Set) forget(ctx context.Context, unwanted func(*Entry) bool) {
 	s.mu.Lock()
-	gone := s.purge(retention)
+	gone := s.dropIf(unwanted)
 	if len(gone) > 0 {
 		s.compactJournal()
 	}
 	s.mu.Unlock()
-	if s.shared != nil {
+	if s.shared != nil && len(gone) > 0 {
 		_ = s.shared.Remove(ctx, gone) // or another daemon does it, or the next one to start
 	}
 }

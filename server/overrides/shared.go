@@ -67,16 +67,15 @@ func (s *Set) Compare(versions map[string]int64, horizon int64) (missing []Recor
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.horizon = max(s.horizon, horizon)
-	before := len(s.entries)
-	s.dropIf(func(id string, e *Entry) bool {
-		version, ok := versions[id]
+	dropped := s.dropIf(func(e *Entry) bool {
+		version, ok := versions[e.record.ID()]
 		if version < e.record.Version && (ok || e.record.Version > horizon) {
 			missing = append(missing, e.record)
 		}
 		return !ok && e.record.Version <= horizon
 	})
-	if dropped := before - len(s.entries); dropped > 0 { // or they would be in force after a restart
-		s.log.Info("overrides were deleted while this process was cut off", "overrides", dropped)
+	if len(dropped) > 0 { // or they would be in force after a restart
+		s.log.Info("overrides were deleted while this process was cut off", "overrides", len(dropped))
 		s.compactJournal()
 	}
 	if len(missing) > 0 {

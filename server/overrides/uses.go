@@ -9,9 +9,6 @@ import (
 // daemon writes its uses once a minute and when it ends, those of others are read when a list is
 // shown, and an error costs nothing but accuracy.
 
-// usesInterval is the time between two reports of uses to other daemons.
-const usesInterval = time.Minute
-
 // lastUsesTimeout bounds the report of a daemon that ends.
 const lastUsesTimeout = 250 * time.Millisecond
 

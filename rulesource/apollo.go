@@ -17,16 +17,14 @@ import (
 // An apolloNamespace is a namespace of Apollo that is not of properties, such as rules.yaml: its
 // text is the item content. A namespace of properties, such as application, has the
 // rules in an item of that name too. Its notifications wait for a release.
-type apolloNamespace struct {
-	blocking
-	app, cluster, namespace string
-}
+type apolloNamespace struct{ app, cluster, namespace string }
 
 func openApollo(l *location) (protocol, error) {
 	parts, err := l.parts("APP/CLUSTER/NAMESPACE")
 	if err != nil {
 		return nil, err
 	}
+	l.waits = true
 	return &apolloNamespace{app: parts[0], cluster: parts[1], namespace: parts[2]}, nil
 }
 

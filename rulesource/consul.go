@@ -14,7 +14,6 @@ import (
 // A consulKey is a key of Consul, or all keys below one that ends with a slash. Blocking queries
 // wait for an index above that of the last answer.
 type consulKey struct {
-	blocking
 	key   string
 	query url.Values
 }
@@ -23,6 +22,7 @@ func openConsul(l *location) (protocol, error) {
 	if strings.Trim(l.path, "/") == "" {
 		return nil, errWantKey
 	}
+	l.waits = true
 	s := &consulKey{key: l.path, query: url.Values{}}
 	for _, name := range []string{"dc", "ns", "partition"} {
 		if text := l.take(name); text != "" {

@@ -15,15 +15,13 @@ import (
 // An etcdKey is a key of etcd, or all keys below one that ends with a slash. It speaks to the
 // JSON gateway that every etcd since 3.4 has on its client port: the official client would add
 // thirty modules to the daemon and to each program for two calls.
-type etcdKey struct {
-	blocking
-	key string
-}
+type etcdKey struct{ key string }
 
 func openEtcd(l *location) (protocol, error) {
 	if strings.Trim(l.path, "/") == "" {
 		return nil, errWantKey
 	}
+	l.waits = true
 	return &etcdKey{key: l.path}, nil
 }
 

@@ -13,10 +13,7 @@ import (
 // An httpServer has the rules at a URL. The entity tag is their version: If-None-Match sends
 // it back, and Prefer: wait (RFC 7240) asks the server to answer when there is another. One that
 // does not wait is asked at intervals.
-type httpServer struct {
-	polling
-	target string
-}
+type httpServer struct{ target string }
 
 func openHTTP(l *location) (protocol, error) {
 	target := escape(l.path)

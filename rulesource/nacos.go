@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/penstock-io/penstock/rules"
 )
@@ -33,14 +32,8 @@ func openNacos(l *location) (protocol, error) {
 	default:
 		return nil, fmt.Errorf("parameter api: %.20q: want v1 or v3", api)
 	}
+	l.waits = !s.v3
 	return s, nil
-}
-
-func (s *nacosConfig) pause(poll time.Duration) time.Duration {
-	if s.v3 {
-		return polling{}.pause(poll)
-	}
-	return blocking{}.pause(poll)
 }
 
 func (s *nacosConfig) fetch(ctx context.Context, c *client, version string) ([]rules.File, string, error) {

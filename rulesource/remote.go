@@ -23,21 +23,7 @@ type protocol interface {
 	// for [holdTime] at most, until there may be another. No files mean that
 	// there is no other.
 	fetch(ctx context.Context, c *client, version string) (files []rules.File, next string, err error)
-
-	// pause is the least time between two fetches, if a server without long poll is to be asked
-	// at an interval.
-	pause(poll time.Duration) time.Duration
 }
-
-// blocking is the pause of protocols whose server waits: a version that flaps costs no more.
-type blocking struct{}
-
-func (blocking) pause(poll time.Duration) time.Duration { return min(time.Second, poll) }
-
-// polling is the pause of those whose server may not.
-type polling struct{}
-
-func (polling) pause(poll time.Duration) time.Duration { return poll }
 
 // A remote is a source on a server.
 type remote struct {
@@ -46,6 +32,7 @@ type remote struct {
 	protocol protocol
 	client   *client
 	o        Options
+	pause    time.Duration // the least time between two fetches
 
 	version  string
 	used     [sha256.Size]byte // content that was loaded last, good or bad
@@ -69,6 +56,10 @@ func newRemote(source string, l *location, p protocol, o *Options) *remote {
 	_, host, _ := strings.Cut(l.servers[0], "://")
 	r.name = l.scheme + "://" + host + escape(l.path)
 	r.o.Poll = defaults.Or(r.o.Poll, 10*time.Second)
+	r.pause = r.o.Poll
+	if l.waits {
+		r.pause = min(time.Second, r.o.Poll) // so that a version that flaps costs no more
+	}
 	return r
 }
 
@@ -162,7 +153,7 @@ func (r *remote) Watch(ctx context.Context, use rules.Use) {
 			r.failed(waiting, use, err)
 		default:
 			r.use(use, files, version)
-			_ = monotime.Sleep(waiting, r.protocol.pause(r.o.Poll)-time.Since(began))
+			_ = monotime.Sleep(waiting, r.pause-time.Since(began))
 		}
 	}
 }

@@ -102,6 +102,7 @@ type location struct {
 	path    string   // without the slash at its beginning
 	query   url.Values
 	raw     string // the query as it was written
+	waits   bool   // the server has a long poll, and need not be asked at intervals
 	tls     *tls.Config
 }
 

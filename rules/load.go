@@ -3,7 +3,6 @@ package rules
 import (
 	"crypto/sha256"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"time"
@@ -125,20 +124,12 @@ func readFile(name string) ([]byte, error) {
 func (r *reading) identify(files [sha256.Size]byte) {
 	names, content := sha256.New(), sha256.New()
 	for _, f := range r.files {
-		writeField(names, []byte(f.Name))
-		writeField(content, []byte(f.Name))
-		writeField(content, f.Text)
+		names.Write(fmt.Appendf(nil, "%q ", f.Name))
+		content.Write(fmt.Appendf(nil, "%q %d ", f.Name, len(f.Text)))
+		content.Write(f.Text)
 	}
-	if r.err != nil {
-		writeField(content, []byte(r.err.Error()))
-	}
+	content.Write(fmt.Append(nil, r.err))
 	names.Sum(r.names[:0])
 	content.Sum(r.content[:0])
 	r.scan = files
-}
-
-// writeField writes a field with its length, so that different fields never look alike.
-func writeField(h hash.Hash, text []byte) {
-	h.Write(fmt.Appendf(nil, "%d ", len(text)))
-	h.Write(text)
 }

@@ -11,16 +11,13 @@ import (
 	"time"
 )
 
-const (
-	maxLinks    = 40 // symbolic links followed to resolve one path
-	maxDirDepth = 32
-)
+const maxDirDepth = 32
 
 // A scan lists the rule files at a path.
 type scan struct {
 	files  []scannedFile
 	seen   map[string]bool // visited files and directories, with all links resolved
-	stamps strings.Builder // of all files that were visited, and of links in their paths, which Kubernetes changes
+	stamps strings.Builder // of all files that were visited, and where links lead, which Kubernetes changes
 	edited time.Time       // when a name in a visited directory changed last
 	err    error           // the first error, which ends the scan
 }
@@ -55,7 +52,11 @@ func scanPath(path string) *scan {
 // visit adds the file or directory at a path. Error messages use name, which is the
 // path as the user wrote it.
 func (s *scan) visit(name, path string, depth int) {
-	target, info, err := s.resolve(path, new(int))
+	info, err := os.Stat(path)
+	target := ""
+	if err == nil {
+		target, err = filepath.EvalSymlinks(path)
+	}
 	switch {
 	case err != nil:
 		s.err = fmt.Errorf("%s: %w", name, withoutPath(err))
@@ -70,7 +71,7 @@ func (s *scan) visit(name, path string, depth int) {
 		s.err = fmt.Errorf("%s: too many rule files: at most %d are allowed", name, MaxFiles)
 	default:
 		s.seen[target] = true
-		s.stamps.WriteString(stamp(info))
+		s.stamps.Write(fmt.Appendf(nil, "%q %q %s", name, target, stamp(info)))
 		s.files = append(s.files, scannedFile{name: name, changed: changeTime(info)})
 	}
 }
@@ -99,50 +100,12 @@ func ignored(name string) bool {
 	return name[0] == '.' || strings.HasSuffix(name, "~") || name[0] == '#'
 }
 
-// resolve returns a path with all links resolved, and its file info. It counts the links.
-func (s *scan) resolve(path string, links *int) (string, fs.FileInfo, error) {
-	path = strings.TrimRight(path, separator)
-	if path == filepath.VolumeName(path) {
-		info, err := os.Lstat(path + separator)
-		return path + separator, info, err
-	}
-	dir, name := filepath.Split(path)
-	at, info, err := s.resolve(dir, links)
-	if err != nil || name == "." {
-		return at, info, err
-	}
-	next := filepath.Join(at, name)
-	if info, err = os.Lstat(next); err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		return next, info, err
-	}
-	if *links++; *links > maxLinks {
-		return next, nil, fmt.Errorf("more than %d symbolic links in the path", maxLinks)
-	}
-	s.stamps.WriteString(stamp(info))
-	target, err := os.Readlink(next)
-	if err != nil {
-		return next, nil, err
-	}
-	if !filepath.IsAbs(target) {
-		target = at + separator + target
-	}
-	return s.resolve(target, links)
-}
-
-const separator = string(filepath.Separator)
-
 // look returns what identifies the files at a path without reading them.
 func look(path string) [sha256.Size]byte { return scanPath(path).identity() }
 
-// identity changes with the names, identities and times of the files, and of links to them.
-func (s *scan) identity() (sum [sha256.Size]byte) {
-	h := sha256.New()
-	for _, f := range s.files {
-		writeField(h, []byte(f.name))
-	}
-	writeField(h, fmt.Append(nil, s.err, s.stamps.String()))
-	h.Sum(sum[:0])
-	return sum
+// identity changes with the names, identities and times of the files, and with where links to them lead.
+func (s *scan) identity() [sha256.Size]byte {
+	return sha256.Sum256(fmt.Append(nil, s.err, s.stamps.String()))
 }
 
 func later(a, b time.Time) time.Time {

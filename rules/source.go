@@ -93,10 +93,7 @@ func (s *Source) add(r *reading) (wait time.Duration, err error) {
 	if s.stability.add(r) {
 		return 0, nil
 	}
-	if late := s.stability.overdue(s.path, r); late != nil {
-		err = late
-	}
-	return s.stability.wait(r), err
+	return s.stability.wait(r), s.stability.overdue(s.path, r)
 }
 
 // use remembers a reading that takes effect, and reports whether its content is new.

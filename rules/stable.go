@@ -84,15 +84,13 @@ func (s *stability) wait(r *reading) time.Duration {
 
 // overdue returns an error if readings were not stable after so long that it must be
 // reported. At the start, a file that was incomplete long before is reported at once.
-func (s *stability) overdue(path string, r *reading) *UnstableError {
+func (s *stability) overdue(path string, r *reading) error {
 	old := s.used == nil && r.unfit != nil && r.unchangedFor(maxUnstable)
 	if !old && r.ended.Before(s.reportAt) {
 		return nil
 	}
 	s.reportAt = r.ended.Add(unstableInterval)
-	reason := r.unfit
-	reason = cmp.Or(reason, errKeepChanging)
-	return &UnstableError{Path: path, For: r.ended.Sub(s.since), Reason: reason}
+	return &UnstableError{Path: path, For: r.ended.Sub(s.since), Reason: cmp.Or(r.unfit, errKeepChanging)}
 }
 
 // unchangedFor reports whether the files had not changed for that long when they were

@@ -1,11 +1,11 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // An Error is one problem in a rule file.
@@ -78,10 +78,7 @@ func (p *problems) sorted() Errors {
 		}
 	}
 	slices.SortStableFunc(p.list, func(a, b *Error) int {
-		if byFile := order[a.File] - order[b.File]; byFile != 0 {
-			return byFile
-		}
-		return a.Line - b.Line
+		return cmp.Or(order[a.File]-order[b.File], a.Line-b.Line)
 	})
 	if p.more > 0 {
 		last := p.list[len(p.list)-1]
@@ -104,30 +101,19 @@ func excerpt(s string) string {
 
 // printable returns s with unprintable characters escaped as in Go.
 func printable(s string) string {
-	if !strings.ContainsFunc(s, isUnprintable) {
-		return s
-	}
-	var b []byte
+	var b strings.Builder
 	for _, r := range s {
-		if isUnprintable(r) {
-			quoted := strconv.QuoteRune(r)
-			b = append(b, quoted[1:len(quoted)-1]...)
-			continue
+		if strconv.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 		}
-		b = utf8.AppendRune(b, r)
 	}
-	return string(b)
+	return b.String()
 }
-
-func isUnprintable(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }
 
 // cutRunes returns the first n bytes of s, or fewer so as not to split a character.
-func cutRunes(s string, n int) string {
-	for n > 0 && n < len(s) && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:min(n, len(s))]
-}
+func cutRunes(s string, n int) string { return strings.ToValidUTF8(s[:min(n, len(s))], "") }
 
 // orList returns words as in "a, b or c".
 func orList(words []string) string {

@@ -16,20 +16,29 @@ func (d *Domain) List(name string) [][]Entry {
 	return d.lists[name]
 }
 
-// readLists reads the lists of a file: {edge: [{user: "header:X-User"}, {address: address}]}.
-func (d *draft) readLists(f field) {
+// readLists reads the lists of a domain in a file: {edge: [{user: "header:X-User"}, {address: address}]}.
+func (d *draft) readLists(domain *Domain) {
+	f, ok := d.fields["lists"]
+	if !ok {
+		return
+	}
 	if f.value.Kind != yaml.MappingNode {
 		d.failType(f, "a map such as {edge: [{user: \"header:X-User\"}, {address: address}]}")
 		return
 	}
-	d.lists = map[string][][]Entry{}
+	if domain.lists == nil {
+		domain.lists = map[string][][]Entry{}
+	}
 	for _, list := range d.readFields(f.value, 1) {
 		descriptors := d.listOfMaps(list)
 		if len(descriptors) == 0 || len(descriptors) > MaxListed {
 			d.fail(list.line, "list '%s' has %d descriptors: want 1 to %d", excerpt(list.name), len(descriptors), MaxListed)
 		}
+		if domain.lists[list.name] != nil {
+			d.fail(f.line, "duplicate list '%s' in domain '%s'", excerpt(list.name), excerpt(domain.Name))
+		}
 		for _, m := range descriptors {
-			d.lists[list.name] = append(d.lists[list.name], d.readListed(m))
+			domain.lists[list.name] = append(domain.lists[list.name], d.readListed(m))
 		}
 	}
 }
@@ -43,17 +52,4 @@ func (d *draft) readListed(m field) (entries []Entry) {
 		d.fail(m.line, "a descriptor of a list has %d entries: want 1 to %d", len(entries), MaxListed)
 	}
 	return entries
-}
-
-// addLists adds the lists of a file to its domain.
-func (d *draft) addLists(domain *Domain) {
-	for name, list := range d.lists {
-		if domain.lists == nil {
-			domain.lists = map[string][][]Entry{}
-		}
-		if domain.lists[name] != nil {
-			d.fail(d.fields["lists"].line, "duplicate list '%s' in domain '%s'", excerpt(name), excerpt(domain.Name))
-		}
-		domain.lists[name] = list
-	}
 }

@@ -97,7 +97,7 @@ func (r *reader) parseRoot(n *yaml.Node) {
 		return
 	}
 	domain.CompatEnvoy = domain.CompatEnvoy || d.compatEnvoy
-	d.addLists(domain)
+	d.readLists(domain)
 	d.parseDescriptors(&domain.top, rootPath(d.domain))
 }
 

@@ -59,7 +59,7 @@ var fieldKinds = []fieldKind{
 	{"domain", top, func(d *draft, f field) { d.domain, d.line = d.text(f), f.line }},
 	{"descriptors", topOrDescriptor, func(d *draft, f field) { d.children = f }},
 	{"compat", ourTop, func(d *draft, f field) { d.compatEnvoy = d.oneOf(f, "envoy") == 0 }},
-	{"lists", ourTop, (*draft).readLists},
+	{"lists", ourTop, func(*draft, field) {}}, // of the domain, which may stand below; see readLists
 
 	{"key", descriptor, func(d *draft, f field) { d.key = d.text(f) }},
 	{"value", descriptor, func(d *draft, f field) { d.value = d.text(f) }},
@@ -123,7 +123,6 @@ type draft struct {
 
 	domain      string
 	compatEnvoy bool
-	lists       map[string][][]Entry
 
 	key, value     string
 	shareThreshold bool

@@ -322,7 +322,7 @@ type sharedBook struct {
 	records []overrides.Record
 }
 
-func (b *sharedBook) Write(ctx context.Context, s *overrides.Set, records []overrides.Record, _ []int64) error {
+func (b *sharedBook) Write(ctx context.Context, s *overrides.Set, records []overrides.Record) error {
 	for _, r := range records {
 		r.Version = time.Now().UnixMicro() + int64(len(b.records))
 		b.records = append(b.records, r)

@@ -84,6 +84,9 @@ type Override struct {
 	Strikes int // how many bans in a row this is, if a penalty set it; 0 if an operator did
 }
 
+// ID identifies the override among all.
+func (o *Override) ID() string { return o.Rule + "\x00" + o.Key }
+
 // The bounds of what an operator may write.
 const (
 	maxRule      = 1 << 10

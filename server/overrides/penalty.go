@@ -138,11 +138,11 @@ func (s *Set) BanOffenders(ctx context.Context) {
 // set keeps it. If another daemon bans the key at the same time, one of the bans holds.
 func (s *Set) ban(ctx context.Context, o *offence) {
 	s.evictEnded(ctx)
-	r, version, ok := s.nextBan(o)
+	r, ok := s.nextBan(o)
 	if !ok {
 		return
 	}
-	err := s.write(ctx, []Record{r}, []int64{version})
+	err := s.write(ctx, []Record{r})
 	switch {
 	case err == nil:
 		s.log.Info("key banned by a penalty", "rule", r.Rule, "key", r.Key, "until", r.Until, "strikes", r.Strikes)
@@ -174,20 +174,19 @@ func (s *Set) maxPenalties() int64 { return int64(s.max / 2) }
 
 const penaltyReason = "denied too often"
 
-// nextBan returns the ban of an offence, and the version that it replaces. It is not ok if
-// the key must not be banned.
-func (s *Set) nextBan(o *offence) (r Record, version int64, ok bool) {
+// nextBan returns the ban of an offence. It is not ok if the key must not be banned.
+func (s *Set) nextBan(o *offence) (r Record, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	r = Record{Override: Override{
 		Rule: o.rule, Key: Literal(o.key), Limit: banText, Reason: penaltyReason, Strikes: 1,
-	}}
+	}, Replaces: new(int64)}
 	old := s.entries[r.ID()]
 	if old != nil {
-		version = old.record.Version
+		*r.Replaces = old.record.Version
 		if !old.endedAt(now.UnixNano()) {
-			return r, 0, false
+			return r, false
 		}
 		if !old.record.Deleted && old.record.Strikes > 0 && !old.record.expiredAt(now, o.penalty.UpTo) {
 			r.Strikes = min(old.record.Strikes+1, maxStrikes)
@@ -197,10 +196,10 @@ func (s *Set) nextBan(o *offence) (r Record, version int64, ok bool) {
 	if err := r.Validate(); err != nil || full {
 		s.penalties.skipped.Add(1)
 		s.reportFull(now, full)
-		return r, 0, false
+		return r, false
 	}
 	r.Until = now.Add(banLength(&o.penalty, r.Strikes)).UTC()
-	return r, version, true
+	return r, true
 }
 
 // reportFull logs, once a minute, that penalties are skipped because there are too many bans.

@@ -12,15 +12,13 @@ import (
 // A Record is a version of an override, or of its deletion.
 type Record struct {
 	Override
-	Version int64 // microseconds since 1970, or more if versions were made faster than that
-	Deleted bool
+	Version  int64 // microseconds since 1970, or more if versions were made faster than that
+	Deleted  bool
+	Replaces *int64 // the only version that it may replace, 0 for none; nil means any
 }
 
 // maxVersion bounds versions: Lua computes them in doubles.
 const maxVersion = 1 << 52
-
-// ID identifies the override among all.
-func (r *Record) ID() string { return r.Rule + "\x00" + r.Key }
 
 // endedAt returns when the override ended or will, or the zero time.
 func (r *Record) endedAt() time.Time {

@@ -117,7 +117,7 @@ func (s *Set) Put(ctx context.Context, all []Override) error {
 	if err := s.checkRoom(records); err != nil {
 		return err
 	}
-	return s.write(ctx, records, nil)
+	return s.write(ctx, records)
 }
 
 // An ItemError says which of several overrides caused an error.
@@ -138,34 +138,29 @@ var ErrNotFound = errors.New("no such override")
 // [ErrNotFound] if one of them does not exist or has ended.
 func (s *Set) Delete(ctx context.Context, all []Override) error {
 	records := make([]Record, len(all))
-	now := s.now().UnixNano()
-	s.mu.Lock()
-	for i := range all {
-		r := Record{Override: Override{Rule: all[i].Rule, Key: all[i].Key, Limit: banText}, Deleted: true}
-		if e := s.entries[r.ID()]; e == nil || e.endedAt(now) {
-			s.mu.Unlock()
+	for i, o := range all {
+		if s.Get(o.Rule, o.Key) == nil {
 			return &ItemError{i, ErrNotFound}
 		}
-		records[i] = r
+		records[i] = Record{Override: Override{Rule: o.Rule, Key: o.Key, Limit: banText}, Deleted: true}
 	}
-	s.mu.Unlock()
-	return s.write(ctx, records, nil)
+	return s.write(ctx, records)
 }
 
-// write gives records their versions, keeps them, and puts them in force. If expected is
-// not nil, it holds the version that each replaces, 0 for none, and ErrConflict is returned
-// if that is not so.
-func (s *Set) write(ctx context.Context, records []Record, expected []int64) error {
+// write gives records their versions, keeps them, and puts them in force. It returns ErrConflict if one of them may not
+// replace what is there.
+func (s *Set) write(ctx context.Context, records []Record) error {
 	if len(records) == 0 {
 		return nil
 	}
 	if s.shared != nil {
-		return s.shared.Write(ctx, s, records, expected)
+		return s.shared.Write(ctx, s, records)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, want := range expected {
-		if e := s.entries[records[i].ID()]; e != nil && e.record.Version != want {
+	for i := range records {
+		want, e := records[i].Replaces, s.entries[records[i].ID()]
+		if want != nil && e != nil && e.record.Version != *want {
 			return ErrConflict
 		}
 	}
@@ -402,8 +397,8 @@ func (s *Set) forget(ctx context.Context, unwanted func(*Entry) bool) {
 func (s *Set) Get(rule, key string) *Override {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := Record{Override: Override{Rule: rule, Key: key}}
-	e := s.entries[r.ID()]
+	o := Override{Rule: rule, Key: key}
+	e := s.entries[o.ID()]
 	if e == nil || e.endedAt(s.now().UnixNano()) {
 		return nil
 	}

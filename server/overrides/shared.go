@@ -9,9 +9,9 @@ import (
 // reads the changes of others from it, and makes its own changes in it first.
 type SharedCopy interface {
 	// Write writes records with versions above all that there are, and puts them in force by
-	// [Set.Receive]. After an error, some of many may be written. If expected is not nil, it holds the version that each replaces, 0
-	// for none; if that is not so, Write receives the one that is there and returns ErrConflict.
-	Write(ctx context.Context, s *Set, records []Record, expected []int64) error
+	// [Set.Receive]. After an error, some of many may be written. If there is another version than [Record.Replaces]
+	// says, Write receives that and returns ErrConflict.
+	Write(ctx context.Context, s *Set, records []Record) error
 
 	// Sync makes the set receive what has changed since the last call, and writes back what the
 	// copy has lost.

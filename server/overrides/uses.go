@@ -59,7 +59,7 @@ func (s *Set) AddUses(ctx context.Context, list []Listed) {
 	defer cancel()
 	ids := make([]string, len(list))
 	for i := range list {
-		ids[i] = (&Record{Override: list[i].Override}).ID()
+		ids[i] = list[i].ID()
 	}
 	seconds, _ := s.shared.ReadUses(ctx, ids) // an error leaves those that were read
 	now := s.now().Unix()

@@ -97,17 +97,16 @@ func fieldOf(r *overrides.Record) string { return ":" + r.ID() }
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // Write implements [overrides.SharedCopy].
-func (h *Hash) Write(ctx context.Context, s *overrides.Set, records []overrides.Record, expected []int64) error {
-	for written := false; len(records) > 0; written = true {
-		n := min(len(records), pageSize)
-		err := h.writePage(ctx, s, records[:n], expected[:min(n, len(expected))])
-		switch {
+func (h *Hash) Write(ctx context.Context, s *overrides.Set, records []overrides.Record) error {
+	written := false
+	for page := range slices.Chunk(records, pageSize) {
+		switch err := h.writePage(ctx, s, page); {
 		case err != nil && written:
 			return afterWrite(err)
 		case err != nil:
 			return err
 		}
-		records, expected = records[n:], expected[min(n, len(expected)):]
+		written = true
 	}
 	return afterWrite(h.Sync(ctx, s))
 }
@@ -120,13 +119,13 @@ func afterWrite(err error) error {
 	return fmt.Errorf("%w, after overrides were written: %w", penstock.ErrUnavailable, err)
 }
 
-func (h *Hash) writePage(ctx context.Context, s *overrides.Set, records []overrides.Record, expected []int64) error {
+func (h *Hash) writePage(ctx context.Context, s *overrides.Set, records []overrides.Record) error {
 	args := make([]string, 1, 1+3*len(records))
 	args[0] = decimal(s.Version())
 	for i := range records {
 		want := ""
-		if len(expected) > 0 {
-			want = decimal(expected[i])
+		if only := records[i].Replaces; only != nil {
+			want = decimal(*only)
 		}
 		args = append(args, fieldOf(&records[i]), want, records[i].Value())
 	}

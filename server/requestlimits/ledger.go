@@ -65,33 +65,28 @@ type ledgerEntry struct {
 // odd keeps a combined hash from being symmetric in its parts.
 const odd = 0x9e3779b97f4a7c15
 
+// newEntry returns an entry of so many bytes under a name that has a request's key.
+func (l *byteLedger) newEntry(r *penstock.Request, hash uint64, bytes int64, lifetime time.Duration) ledgerEntry {
+	return ledgerEntry{hash: max(hash, 1), bytes: bytes + nameBytes(l.prefix, len(r.Key)), lifetime: int64(lifetime)}
+}
+
 // entry returns the entry of a request's state.
 func (l *byteLedger) entry(r *penstock.Request) ledgerEntry {
 	f := footprintOf(&r.Limit)
-	return ledgerEntry{
-		hash:     max(maphash.Comparable(l.seed, r.Limit.Identity())*odd^maphash.String(l.seed, r.Key), 1),
-		bytes:    f.bytes + nameBytes(l.prefix, len(r.Key)),
-		lifetime: int64(f.lifetime),
-	}
+	hash := maphash.Comparable(l.seed, r.Limit.Identity())*odd ^ maphash.String(l.seed, r.Key)
+	return l.newEntry(r, hash, f.bytes, f.lifetime)
 }
 
 // recordEntry returns the entry of the record of a request's ID.
 func (l *byteLedger) recordEntry(r *penstock.Request, state uint64) ledgerEntry {
-	return ledgerEntry{
-		hash:     max(state*odd^maphash.String(l.seed, r.ID), 1),
-		bytes:    recordBytes + nameBytes(l.prefix, len(r.Key)),
-		lifetime: int64(max(IDLifetime(&r.Limit), r.Hold) + expirySlack),
-	}
+	lifetime := max(IDLifetime(&r.Limit), r.Hold) + expirySlack
+	return l.newEntry(r, state*odd^maphash.String(l.seed, r.ID), recordBytes, lifetime)
 }
 
 // rollBackEntry returns the entry of the record of a request in a TakeAll. The store makes
 // up an ID for it, so no other request has the same.
 func (l *byteLedger) rollBackEntry(r *penstock.Request, memory time.Duration) ledgerEntry {
-	return ledgerEntry{
-		hash:     max(rand.Uint64(), 1),
-		bytes:    recordBytes + nameBytes(l.prefix, len(r.Key)),
-		lifetime: int64(memory + expirySlack),
-	}
+	return l.newEntry(r, rand.Uint64(), recordBytes, memory+expirySlack)
 }
 
 func (l *byteLedger) shard(hash uint64) *ledgerShard { return &l.shards[hash>>ledgerShardShift] }

@@ -90,21 +90,17 @@ type Refusal struct {
 // exemption ends the messages of all ceilings.
 const exemption = "; exempt are callers with the token, or if the server has none, direct callers on its machine"
 
-func (e *Refusal) Error() string {
-	if e.Reason == ReasonOff || e.Reason == ReasonRemote {
-		return e.problem
-	}
-	return e.problem + exemption
-}
+func (e *Refusal) Error() string { return e.problem }
 
-func refusal(r Reason, format string, args ...any) *Refusal {
-	return &Refusal{Reason: r, problem: fmt.Sprintf(format, args...)}
+// overCeiling returns the refusal of a limit that is over a ceiling.
+func overCeiling(r Reason, format string, args ...any) *Refusal {
+	return &Refusal{r, fmt.Sprintf(format, args...) + exemption}
 }
 
 var (
-	refusedOff    = refusal(ReasonOff, "limits in requests are disabled (--request-limits off): use a rule")
-	refusedRemote = refusal(ReasonRemote, "limits in requests need the token, or if the server has none, "+
-		"a direct caller on its machine (--request-limits local)")
+	refusedOff    = &Refusal{ReasonOff, "limits in requests are disabled (--request-limits off): use a rule"}
+	refusedRemote = &Refusal{ReasonRemote, "limits in requests need the token, or if the server has none, " +
+		"a direct caller on its machine (--request-limits local)"}
 )
 
 // A Policy decides which request limits are accepted. It is safe for concurrent use.
@@ -127,7 +123,7 @@ func New(store penstock.Store, o Options) *Policy {
 	p.MaxKeyBytes = defaults.Or(p.MaxKeyBytes, defaultMaxKeyBytes)
 	if p.MaxStoreBytes > 0 {
 		p.ledger = newByteLedger(p.MaxStoreBytes, len(o.StorePrefix), o.Now)
-		p.full = refusal(ReasonStoreBytes,
+		p.full = overCeiling(ReasonStoreBytes,
 			"no room for another key: limits in requests may leave at most %d bytes in Redis (--request-limits-max-redis-bytes)", p.MaxStoreBytes)
 	}
 	return p
@@ -141,11 +137,11 @@ func (p *Policy) Refusal(l *penstock.Limit) *Refusal {
 		return r
 	}
 	if t := longestPeriod(l); t > p.MaxPeriod {
-		return refusal(ReasonPeriod,
+		return overCeiling(ReasonPeriod,
 			"a period, or the time to refill a bucket, of %v: want at most %v (--request-limits-max-period)", t, p.MaxPeriod)
 	}
 	if n := maxKeyBytes(l); n > p.MaxKeyBytes {
-		return refusal(ReasonKeyBytes,
+		return overCeiling(ReasonKeyBytes,
 			"up to %d bytes for a key: want at most %d (--request-limits-max-key-bytes)", n, p.MaxKeyBytes)
 	}
 	return nil

@@ -50,15 +50,17 @@ type candidate struct {
 func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 	x := &Explanation{Domain: domain}
 	d := s.Domain(domain)
-	switch {
-	case d == nil:
+	if d == nil {
 		x.NoRule = "unknown domain; the rule files define " + s.listDomains()
-	case d.last(entries) < 0 && len(entries) > 0:
-		x.NoRule = "the descriptor has no entries but those that name permits"
+		return x
+	}
+	switch matched := d.withoutIDs(entries); {
 	case len(entries) == 0:
 		x.NoRule = "the descriptor has no entries"
+	case len(matched) == 0:
+		x.NoRule = "the descriptor has no entries but those that name permits"
 	default:
-		x.trace(d, d.withoutIDs(entries))
+		x.trace(d, matched)
 	}
 	return x
 }
@@ -237,7 +239,11 @@ func (x *Explanation) ruleLines() string {
 	} else if x.above {
 		key += " (counted with the descriptor above)"
 	}
-	rows := x.Rule.describe()
+	limit := "none: unlimited"
+	if !x.Rule.Unlimited {
+		limit = x.Rule.Limit.WithName("").String()
+	}
+	rows := append([][]string{{"rule", printable(x.Rule.Name)}, {"limit", limit}}, x.Rule.Settings()...)
 	if x.Regions != "" {
 		rows = append(rows, []string{"regions", x.Regions})
 	}
@@ -253,15 +259,6 @@ func columns(rows [][]string) string {
 	}
 	_ = w.Flush()
 	return b.String()
-}
-
-// describe returns the settings of the rule, as rows of a name and a text.
-func (r *Rule) describe() [][]string {
-	limit := "none: unlimited"
-	if !r.Unlimited {
-		limit = r.Limit.WithName("").String()
-	}
-	return append([][]string{{"rule", printable(r.Name)}, {"limit", limit}}, r.Settings()...)
 }
 
 // Settings returns what the file says of the rule besides its limit, as rows of a name and a text.

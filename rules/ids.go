@@ -40,9 +40,6 @@ func (d *Domain) HasID(entries []Entry) bool {
 
 // withoutIDs returns the entries of a descriptor that do not name a permit.
 func (d *Domain) withoutIDs(entries []Entry) []Entry {
-	if !d.HasID(entries) {
-		return entries
-	}
 	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return d.isID(e.Key) })
 }
 
@@ -55,13 +52,4 @@ func (r *Rule) IDOf(entries []Entry) string {
 		}
 	}
 	return ""
-}
-
-// last returns the index of the last entry that does not name a permit, or -1.
-func (d *Domain) last(entries []Entry) int {
-	i := len(entries) - 1
-	for ; d.idKeys != nil && i >= 0 && d.isID(entries[i].Key); i-- {
-		continue
-	}
-	return i
 }

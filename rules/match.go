@@ -238,12 +238,12 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 	if d == nil {
 		return nil, buf
 	}
-	at, last, end := &d.top, d.last(entries), start
-	for i, e := range entries {
+	at, end := &d.top, start
+	var n *node
+	for _, e := range entries {
 		if d.idKeys != nil && d.isID(e.Key) {
 			continue
 		}
-		var n *node
 		var kind matchKind
 		if at.isFew() { // find would do so, too, for the price of another call
 			n, kind = at.findFew(e)
@@ -251,7 +251,7 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 			n, kind, buf = at.find(e, buf)
 		}
 		if n == nil {
-			break
+			return nil, buf[:start]
 		}
 		if len(buf) > start {
 			buf = append(buf, '|')
@@ -268,10 +268,10 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		if !n.sharesLimit {
 			end = len(buf)
 		}
-		if i == last && n.rule != nil {
-			return n.rule, buf[:end]
-		}
 		at = &n.children
 	}
-	return nil, buf[:start]
+	if n == nil || n.rule == nil {
+		return nil, buf[:start]
+	}
+	return n.rule, buf[:end]
 }

@@ -10,13 +10,10 @@ import (
 // changeTime returns when a file was changed last. The status change time counts as well
 // as the modification time, which programs can set, as cp -p does.
 func changeTime(info fs.FileInfo) time.Time {
-	changed := info.ModTime()
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		if c := time.Unix(s.Ctim.Unix()); c.After(changed) {
-			changed = c
-		}
+		return later(info.ModTime(), time.Unix(s.Ctim.Unix()))
 	}
-	return changed
+	return info.ModTime()
 }
 
 // stamp identifies a version of a file without its content.

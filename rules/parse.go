@@ -89,8 +89,11 @@ func (r *reader) parseRoot(n *yaml.Node) {
 	before := r.problems.count()
 	d := r.newDraft(n.Line)
 	d.readMap(r.resolveAlias(n), atTop)
-	if d.domain == "" && r.problems.count() > before {
-		return // domain may be there but misspelt, which is reported already
+	if d.domain == "" {
+		if r.problems.count() == before { // or domain may be there but misspelt, which is reported already
+			r.fail(d.line, emptyDomain)
+		}
+		return
 	}
 	domain := r.addDomain(d.line, d.domain)
 	if domain == nil {
@@ -103,10 +106,6 @@ func (r *reader) parseRoot(n *yaml.Node) {
 
 // addDomain returns the domain of that name, or nil after reporting a problem.
 func (r *reader) addDomain(line int, name string) *Domain {
-	if name == "" {
-		r.fail(line, emptyDomain)
-		return nil
-	}
 	i, ok := r.set.findDomain(name)
 	if ok && !r.mergeDomains {
 		d := r.set.domains[i]

@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -186,13 +187,14 @@ const (
 	Week
 )
 
-// units has the name, the length and the calendar of each unit. A month has 30 days and a year
-// 365, as in Envoy's service.
-var units = [...]struct {
+type unitRow struct {
 	name   string
 	length time.Duration
 	align  penstock.Align // AlignFirst if calendars do not have it
-}{
+}
+
+// units are all units. A month has 30 days and a year 365, as in Envoy's service.
+var units = []unitRow{
 	UnknownUnit: {name: "unknown"},
 	Second:      {name: "second", length: time.Second},
 	Minute:      {name: "minute", length: time.Minute},
@@ -249,23 +251,14 @@ func CalendarMonth(l penstock.Limit) penstock.Limit {
 }
 
 // parseUnit returns the unit of that name, ignoring case.
-func parseUnit(name string) (Unit, bool) {
-	return firstUnit(func(u Unit) bool { return strings.EqualFold(name, units[u].name) })
+func parseUnit(name string) (u Unit, valid bool) {
+	u = Unit(max(0, slices.IndexFunc(units, func(r unitRow) bool { return strings.EqualFold(name, r.name) })))
+	return u, u > UnknownUnit
 }
 
 // unitOf returns the unit of that length.
 func unitOf(period time.Duration) Unit {
-	u, _ := firstUnit(func(u Unit) bool { return units[u].length == period })
-	return u
-}
-
-func firstUnit(is func(Unit) bool) (Unit, bool) {
-	for u := Second; u <= Week; u++ {
-		if is(u) {
-			return u, true
-		}
-	}
-	return UnknownUnit, false
+	return Unit(max(0, slices.IndexFunc(units, func(r unitRow) bool { return r.length == period })))
 }
 
 // An OnStoreFailure is how requests are decided while the store is unavailable.

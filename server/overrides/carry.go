@@ -66,7 +66,7 @@ func (e *Entry) Carry(ctx context.Context, store penstock.Store, key string, has
 		return true
 	}
 	m := mover{store, strings.Clone(key), to, fmt.Sprintf("override %d.%d", e.record.Version, phase)}
-	if done = m.copy(ctx, from, e.newUntil != 0) && (isNew || m.reset(ctx, from)); done {
+	if done = m.copy(ctx, from, e.newUntil != 0) && (isNew || Refund(ctx, store, m.key, from, penstock.Reset)); done {
 		e.carried.Store(phase)
 	}
 	return done
@@ -112,16 +112,6 @@ func (m *mover) copy(ctx context.Context, from []penstock.Limit, shared bool) (d
 func (m *mover) used(ctx context.Context, l penstock.Limit) (units int64, done bool) {
 	d, ok := m.take(ctx, penstock.Request{Limit: l})
 	return d.Limit - d.Remaining, ok
-}
-
-// reset resets the key under limits whose units were copied.
-func (m *mover) reset(ctx context.Context, from []penstock.Limit) (done bool) {
-	done = true
-	for _, l := range from {
-		_, ok := m.take(ctx, penstock.Request{Limit: l, Cost: penstock.Reset})
-		done = done && ok
-	}
-	return done
 }
 
 // Refund refunds or resets units of a key under earlier limits.

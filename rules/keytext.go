@@ -25,15 +25,10 @@ func (r *Rule) Path() (domain string, nodes []Entry) {
 // "path=/login|remote_address=VALUE".
 func (r *Rule) KeyForm() string {
 	_, nodes := r.Path()
-	var form []byte
-	for i, n := range nodes {
-		if i > 0 {
-			form = append(form, '|')
-		}
-		n.Value = cmp.Or(n.Value, "VALUE")
-		form = appendEntry(form, n.Key, n.Value)
+	for i := range nodes {
+		nodes[i].Value = cmp.Or(nodes[i].Value, "VALUE")
 	}
-	return string(form)
+	return string(AppendKey(nil, nodes))
 }
 
 // A KeyError means that a text is not a key of a rule.

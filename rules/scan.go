@@ -118,8 +118,7 @@ func later(a, b time.Time) time.Time {
 // withoutPath returns the cause of a failure without its path: messages name the path
 // as the user wrote it.
 func withoutPath(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
 	return err

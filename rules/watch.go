@@ -22,10 +22,7 @@ func (s *Source) Watch(ctx context.Context, use Use) {
 			_ = use(s.parse(r))
 			reload = false
 		}
-		wait = cmp.Or(wait, s.o.Poll)
-		if s.waitForChange(ctx, r, wait) {
-			reload = true
-		}
+		reload = s.waitForChange(ctx, r, cmp.Or(wait, s.o.Poll)) || reload
 	}
 }
 

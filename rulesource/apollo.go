@@ -46,11 +46,8 @@ func (s *apolloNamespace) fetch(ctx context.Context, c *client, version string) 
 	if err == nil {
 		err = s.get(ctx, c, id, &answer)
 	}
-	if hasStatus(err, http.StatusNotFound) {
-		err = errNoKey
-	}
 	if err != nil {
-		return nil, "", err
+		return nil, "", orNoKey(err)
 	}
 	text, ok := answer.Configurations["content"]
 	if !ok {
@@ -72,7 +69,7 @@ func (s *apolloNamespace) wait(ctx context.Context, c *client, version string) (
 	}
 	r.hold = time.Minute // which Apollo waits for
 	var all []apolloNotification
-	if err := c.json(ctx, r, &all); err != nil {
+	if _, err := c.json(ctx, r, &all); err != nil {
 		return 0, err
 	}
 	for _, n := range all {
@@ -89,7 +86,8 @@ func (s *apolloNamespace) get(ctx context.Context, c *client, id int64, into any
 	if err != nil {
 		return err
 	}
-	return c.json(ctx, r, into)
+	_, err = c.json(ctx, r, into)
+	return err
 }
 
 // request signs a request, if there is a secret.

@@ -122,27 +122,19 @@ func (c *client) stream(ctx context.Context, r request, read func(*http.Response
 }
 
 func withoutURL(err error) error {
-	var about *url.Error
-	if errors.As(err, &about) {
+	if about, ok := errors.AsType[*url.Error](err); ok {
 		return about.Err
 	}
 	return err
 }
 
-// json sends a request, and decodes the answer.
-func (c *client) json(ctx context.Context, r request, into any) error {
-	body, _, err := c.do(ctx, r)
-	if err != nil {
-		return err
+// json sends a request, decodes the answer, and returns its header.
+func (c *client) json(ctx context.Context, r request, into any) (http.Header, error) {
+	body, header, err := c.do(ctx, r)
+	if err == nil && json.NewDecoder(bytes.NewReader(body)).Decode(into) != nil {
+		err = errors.New("the answer is not the JSON that this server sends")
 	}
-	return decode(body, into)
-}
-
-func decode(body []byte, into any) error {
-	if json.NewDecoder(bytes.NewReader(body)).Decode(into) != nil {
-		return errors.New("the answer is not the JSON that this server sends")
-	}
-	return nil
+	return header, err
 }
 
 // login gets a token, if there are credentials and no token yet.
@@ -156,7 +148,7 @@ func (c *client) login(ctx context.Context, ask func(user, password string) requ
 		return errors.New("credentials: want user:password")
 	}
 	var answer struct{ Token, AccessToken string } // of etcd, of Nacos
-	err = c.json(ctx, ask(user, password), &answer)
+	_, err = c.json(ctx, ask(user, password), &answer)
 	c.token = cmp.Or(answer.Token, answer.AccessToken)
 	return err
 }

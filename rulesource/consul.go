@@ -51,19 +51,13 @@ func (s *consulKey) fetch(ctx context.Context, c *client, version string) ([]rul
 		r.hold = holdTime + holdTime/16 // Consul adds so much, at random
 	}
 	r.target = "/v1/kv/" + escape(s.key)[1:] + "?" + query.Encode()
-	body, header, err := c.do(ctx, r)
-	if hasStatus(err, http.StatusNotFound) {
-		return nil, "", errNoKey
-	}
 	var pairs []struct {
 		Key   string
 		Value []byte
 	}
-	if err == nil {
-		err = decode(body, &pairs)
-	}
+	header, err := c.json(ctx, r, &pairs)
 	if err != nil {
-		return nil, "", err
+		return nil, "", orNoKey(err)
 	}
 	var files []rules.File
 	for _, p := range pairs {

@@ -57,7 +57,7 @@ func (s *etcdKey) fetch(ctx context.Context, c *client, version string) ([]rules
 		Header struct{ Revision string }
 		Kvs    []struct{ Key, Value []byte }
 	}
-	if err := c.json(ctx, c.etcdRequest("/v3/kv/range", s.all()), &answer); err != nil {
+	if _, err := c.json(ctx, c.etcdRequest("/v3/kv/range", s.all()), &answer); err != nil {
 		return nil, "", err
 	}
 	if len(answer.Kvs) == 0 {

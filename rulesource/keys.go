@@ -2,6 +2,7 @@ package rulesource
 
 import (
 	"errors"
+	"net/http"
 	"net/url"
 	"strings"
 
@@ -13,6 +14,14 @@ var (
 	errNoKey     = errors.New("there is no such key, or it is not readable")
 	errNoContent = errors.New("the namespace has no item content: create it as yaml, and name it with its suffix")
 )
+
+// orNoKey returns an error of a server of keys, which answers 404 if there is no such key.
+func orNoKey(err error) error {
+	if hasStatus(err, http.StatusNotFound) {
+		return errNoKey
+	}
+	return err
+}
 
 // appendKey adds a key and its value. Below a key that ends with a slash, keys without a value are
 // folders.

@@ -38,11 +38,8 @@ func openNacos(l *location) (protocol, error) {
 
 func (s *nacosConfig) fetch(ctx context.Context, c *client, version string) ([]rules.File, string, error) {
 	text, err := s.read(ctx, c, version)
-	if hasStatus(err, http.StatusNotFound) {
-		err = errNoKey
-	}
 	if err != nil {
-		return nil, "", err
+		return nil, "", orNoKey(err)
 	}
 	sum := md5.Sum(text) //nolint:gosec // see above
 	return []rules.File{{Text: text}}, hex.EncodeToString(sum[:]), nil
@@ -80,7 +77,7 @@ func (s *nacosConfig) listen(ctx context.Context, c *client, version string) err
 func (s *nacosConfig) getV3(ctx context.Context, c *client) ([]byte, error) {
 	var answer struct{ Data struct{ Content *string } }
 	query := url.Values{"dataId": {s.dataID}, "groupName": {s.group}, "namespaceId": {s.namespace}}
-	if err := c.json(ctx, request{target: s.target(c, "/nacos/v3/client/cs/config", query)}, &answer); err != nil {
+	if _, err := c.json(ctx, request{target: s.target(c, "/nacos/v3/client/cs/config", query)}, &answer); err != nil {
 		return nil, err
 	}
 	if answer.Data.Content == nil {

@@ -19,6 +19,7 @@ import (
 // A denial may be remembered for a day, so it must not outlive a refund: as a store, it calls
 // the engine's, and forgets the counters of which units may have been returned.
 type Store struct {
+	penstock.BatchFunc
 	Cache        *penstock.DenyCache
 	store        penstock.Store
 	hits, misses atomic.Uint64 // see CacheLookups
@@ -29,7 +30,9 @@ func New(store penstock.Store, keys int, age time.Duration) *Store {
 	if keys <= 0 {
 		return nil
 	}
-	return &Store{Cache: penstock.WithDenyCache(nil, &penstock.DenyCacheOptions{MaxKeys: keys, MaxAge: age}), store: store}
+	s := &Store{Cache: penstock.WithDenyCache(nil, &penstock.DenyCacheOptions{MaxKeys: keys, MaxAge: age}), store: store}
+	s.BatchFunc = s.take
+	return s
 }
 
 // ForgetReturned ends the denials that are remembered of a counter, if the request may have
@@ -61,35 +64,17 @@ func (s *Store) CountLookup(remembered bool) {
 	}
 }
 
-// Take implements [penstock.Store].
-func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	d, err := s.store.Take(ctx, r)
-	s.ForgetReturned(&r)
-	return d, err
-}
-
-// TakeEach implements [penstock.BatchStore].
-func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	err := penstock.TakeEach(ctx, s.store, rs, ds)
+// take calls the store, and forgets the counters of which units may have been returned. Those are also the allowed ones of an
+// all-or-nothing batch that was denied, and all of one that failed: a store that does not decide it at once, such as several slots
+// of a Redis Cluster, takes units of some and returns them. Nothing was taken where the store denied.
+func (s *Store) take(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	err := penstock.TakeBatch(ctx, s.store, rs, ds, all)
+	denied := slices.ContainsFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
 	for i := range rs {
-		s.ForgetReturned(&rs[i])
-	}
-	return err
-}
-
-// TakeAll also forgets the counters of a batch that was denied or failed. A store that does
-// not decide it at once, such as several slots of a Redis Cluster, takes units of some and returns
-// them. Nothing was taken where the store denied.
-func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	err := penstock.TakeAll(ctx, s.store, rs, ds)
-	rolledBack := err != nil || slices.ContainsFunc(ds[:len(rs)], isDenied)
-	for i := range rs {
-		if rolledBack && (err != nil || ds[i].Allowed) {
+		if all && (err != nil || denied && ds[i].Allowed) {
 			s.Cache.Forget(rs[i])
 		}
 		s.ForgetReturned(&rs[i])
 	}
 	return err
 }
-
-func isDenied(d penstock.Decision) bool { return !d.Allowed }

@@ -18,16 +18,15 @@ const maxBatch = 512
 // A call is what one caller waits for. It has copies of the requests, because the caller may leave before
 // they are decided.
 type call struct {
-	rs    []penstock.Request
-	ds    []penstock.Decision
-	all   bool
-	rows  []rowRef
-	until time.Time // when its caller leaves
-	timer *time.Timer
-	err   error
-	done  chan struct{}
+	ctx  context.Context // ends when its caller leaves
+	rs   []penstock.Request
+	ds   []penstock.Decision
+	all  bool
+	rows []rowRef
+	err  error
+	done chan struct{} // closed when it is decided
 
-	inFlight, left bool // under the lane's lock
+	inFlight bool // under the lane's lock
 }
 
 // A rowRef is a row that a call uses.
@@ -37,15 +36,8 @@ type rowRef struct {
 	index int              // among the rows of the batch
 }
 
-func (s *Store) newCall(rs []penstock.Request, all bool) *call {
-	c, ok := s.calls.Get().(*call)
-	if !ok {
-		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
-	}
-	c.timer.Reset(s.timeout)
-	c.rs, c.all, c.err, c.inFlight = append(c.rs[:0], rs...), all, nil, false
-	c.ds = slices.Grow(c.ds[:0], len(rs))[:len(rs)]
-	c.rows = c.rows[:0]
+func newCall(ctx context.Context, rs []penstock.Request, all bool) *call {
+	c := &call{ctx: ctx, rs: slices.Clone(rs), ds: make([]penstock.Decision, len(rs)), all: all, done: make(chan struct{})}
 	for i := range rs {
 		c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit})
 		if rs[i].ID != "" && !rs[i].Limit.HasPermits() {
@@ -57,16 +49,6 @@ func (s *Store) newCall(rs []penstock.Request, all bool) *call {
 
 func (c *call) addRow(owner penstock.Request) {
 	c.rows = append(c.rows, rowRef{name: rowName(&owner), owner: owner})
-}
-
-// release makes the call ready for another caller. One whose caller has left is not reused.
-func (s *Store) release(c *call) {
-	c.timer.Stop()
-	clear(c.rs) // it must not hold keys
-	clear(c.rows)
-	if len(c.rs) <= maxBatch {
-		s.calls.Put(c)
-	}
 }
 
 // A lane has at most one update in flight. Calls that come meanwhile share the next one.
@@ -87,15 +69,14 @@ func (l *lane) add(c *call) {
 	}
 }
 
-// leave drops a call whose caller does not wait any longer, if it is not in flight yet.
-func (l *lane) leave(c *call, because error) error {
+// leave returns the error of a call whose caller does not wait any longer: it is dropped if it is not in flight yet.
+func (l *lane) leave(c *call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.inFlight {
-		return unavailable("in flight, may be charged", because)
+		return unavailable("in flight, may be charged", c.ctx.Err())
 	}
-	c.left = true
-	return unavailable("not sent", because)
+	return unavailable("not sent", c.ctx.Err())
 }
 
 // run decides the calls until none waits.
@@ -104,7 +85,7 @@ func (l *lane) run() {
 	for l.next(&b) {
 		l.store.update(&b)
 		for _, c := range b.calls {
-			c.done <- struct{}{}
+			close(c.done)
 		}
 		runtime.Gosched() // the callers that come back at once share the next update
 	}
@@ -118,7 +99,7 @@ func (l *lane) next(b *batch) bool {
 	n, rows := 0, 0
 	for ; n < len(l.waiting); n++ {
 		c := l.waiting[n]
-		if c.left {
+		if c.ctx.Err() != nil {
 			continue
 		}
 		if rows += len(c.rows); len(b.calls) > 0 && rows > maxBatch {
@@ -160,8 +141,8 @@ func (b *batch) gather() {
 // until returns when the last caller leaves.
 func (b *batch) until() (last time.Time) {
 	for _, c := range b.calls {
-		if c.until.After(last) {
-			last = c.until
+		if at, _ := c.ctx.Deadline(); at.After(last) {
+			last = at
 		}
 	}
 	return last

@@ -90,7 +90,6 @@ type Store struct {
 	hashKey [16]byte
 	timeout time.Duration
 	lanes   []lane
-	calls   sync.Pool // that are done
 	idle    sync.Pool // of deciders
 }
 
@@ -121,23 +120,17 @@ func (s *Store) take(ctx context.Context, rs []penstock.Request, ds []penstock.D
 	if err := ctx.Err(); err != nil {
 		return unavailable("not sent", err)
 	}
-	c := s.newCall(rs, all)
-	c.until = time.Now().Add(s.timeout)
-	if at, ok := ctx.Deadline(); ok && at.Before(c.until) {
-		c.until = at
-	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	c := newCall(ctx, rs, all)
 	lane := &s.lanes[int(c.rows[0].name[0])%len(s.lanes)]
 	lane.add(c)
 	select {
 	case <-c.done:
 		copy(ds, c.ds)
-		err := c.err
-		s.release(c)
-		return err
+		return c.err
 	case <-ctx.Done():
-		return lane.leave(c, ctx.Err())
-	case <-c.timer.C:
-		return lane.leave(c, context.DeadlineExceeded)
+		return lane.leave(c)
 	}
 }
 

@@ -174,7 +174,7 @@ func compileAlignedWindow(cl *compiledLimit) {
 // and the windows. Keys of one window must not all expire at the same instant, and the expiry must
 // not depend on when in the window the key was last written.
 func appendAlignedArgs(cl *compiledLimit, args []string, a stepAsk) []string {
-	args = append(appendOptions(cl, args, a), extraTTLs[rand.IntN(len(extraTTLs))]) //nolint:gosec // only jitter
+	args = append(appendOptions(cl, args, a), strconv.Itoa(rand.IntN(maxExtraTTL))) //nolint:gosec // only jitter
 	if cl.normal.Align == penstock.AlignClock {
 		return append(args, cl.clockArgs...)
 	}
@@ -185,12 +185,9 @@ func appendAlignedArgs(cl *compiledLimit, args []string, a stepAsk) []string {
 	return args
 }
 
-var extraTTLs = func() (thousandths [101]string) {
-	for i := range thousandths {
-		thousandths[i] = strconv.Itoa(i)
-	}
-	return thousandths
-}()
+// maxExtraTTL is above the thousandths of a window by which its key outlives it. Smaller numbers become texts without an
+// allocation.
+const maxExtraTTL = 100
 
 func unpackFixedWindow(cl *compiledLimit, packed int64, _ algorithm.Request, state []int64) []int64 {
 	return append(state, packed/(cl.period+1), packed%(cl.period+1))

@@ -3,65 +3,23 @@ package redisstore
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/penstock-io/penstock"
 )
 
-// rollBacks are the refunds in the background. A retry under the same ID waits for them: a
-// refund that came after it would take back what it was granted.
-type rollBacks struct {
-	mu       sync.Mutex
-	inFlight map[grantName]chan struct{} // closed at the end
-}
-
 // A grantName names what is granted under an ID.
 type grantName struct{ key, id string }
 
-// begin begins a roll-back, which the result ends. It ends after those before it on its grants.
-func (r *rollBacks) begin(grants []grantName) (end func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.inFlight == nil {
-		r.inFlight = map[grantName]chan struct{}{}
-	}
-	done, before := make(chan struct{}), []chan struct{}(nil)
-	for _, g := range grants {
-		if earlier := r.inFlight[g]; earlier != nil && earlier != done {
-			before = append(before, earlier)
-		}
-		r.inFlight[g] = done
-	}
-	return func() {
-		for _, earlier := range before {
-			<-earlier
-		}
-		r.remove(grants, done)
-		close(done)
-	}
-}
-
-func (r *rollBacks) remove(grants []grantName, done chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, g := range grants {
-		if r.inFlight[g] == done {
-			delete(r.inFlight, g)
-		}
-	}
-}
-
-// wait waits until no grant under the IDs of the requests is being rolled back.
-func (r *rollBacks) wait(d *deadline, rs []penstock.Request, items []takeAllItem) error {
+// awaitRollBacks waits until no grant under the IDs of the requests is being refunded in the background: a refund that came
+// after a retry would take back what it was granted.
+func (s *Store) awaitRollBacks(d *deadline, rs []penstock.Request, items []takeAllItem) error {
 	for i := range rs {
-		r.mu.Lock()
-		done := r.inFlight[grantName{items[i].key, rs[i].ID}]
-		r.mu.Unlock()
-		if rs[i].ID == "" || done == nil {
+		ended := s.rollBacks.Ended(grantName{items[i].key, rs[i].ID})
+		if ended == nil || rs[i].ID == "" {
 			continue
 		}
 		select {
-		case <-done:
+		case <-ended:
 		case <-d.Done():
 			return requestError(i, rollBackError(d))
 		}

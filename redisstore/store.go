@@ -66,6 +66,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/inflight"
 )
 
 // Options are the settings of a [Store]. The zero value suits nearly every program.
@@ -177,7 +178,7 @@ type Store struct {
 	groups      takeGroups
 	groupQueues groupQueues
 	denied      deniedKeys
-	rollBacks   rollBacks
+	rollBacks   inflight.Keys[grantName]   // the refunds in the background
 	now         func() time.Time           // local time, used only to estimate Redis's
 	clockOffset atomic.Int64               // Redis's clock minus the local one, in ticks
 	spread      atomic.Int32               // which keys can share a script

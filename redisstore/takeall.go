@@ -81,7 +81,7 @@ func (s *Store) takeApart(
 	setLifetimes(items, rs)
 	d := s.deadlineAfter(ctx, start, s.timeout)
 	defer d.stop()
-	if err := s.rollBacks.wait(d, rs, items); err != nil {
+	if err := s.awaitRollBacks(d, rs, items); err != nil {
 		return err
 	}
 	if s.sharded() && !s.onePlace(items) {

@@ -232,7 +232,7 @@ func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeA
 			unknown, grants = append(unknown, refundOf(rs[i])), append(grants, grantName{items[i].key, rs[i].ID})
 		}
 	}
-	ctx, end := d.Context, s.rollBacks.begin(grants) // the deadline may be reused
+	ctx, end := d.Context, s.rollBacks.Begin(grants) // the deadline may be reused
 	go func() {
 		defer end()
 		_ = s.refundAll(ctx, time.Now(), unknown, make([]penstock.Decision, len(unknown)))

@@ -266,7 +266,7 @@ func testRetryOutlivesRollBack(t *testing.T, beforeRetry func(*redisstore.Store)
 	ended := make(chan error, 1)
 	go func() { ended <- store.TakeAll(t.Context(), rs, ds) }()
 	waitFor(t, "the retry waits, or ends", func() bool {
-		return len(ended) > 0 || goroutineIn("redisstore.(*rollBacks).wait(")
+		return len(ended) > 0 || goroutineIn("redisstore.(*Store).awaitRollBacks(")
 	})
 	close(client.release)
 	<-client.refunded

@@ -7,7 +7,6 @@ import (
 	"math"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -69,13 +68,13 @@ func each(n int, call func(i int)) {
 		call(0)
 		return
 	}
-	var next atomic.Int64
 	var all sync.WaitGroup
-	for range min(n, most) {
+	running := make(chan struct{}, most)
+	for i := range n {
+		running <- struct{}{}
 		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				call(int(i))
-			}
+			call(i)
+			<-running
 		})
 	}
 	all.Wait()
@@ -97,29 +96,39 @@ func (s *Store) trySpend(ctx context.Context, p *spending) {
 // claimLots asks home for the lots that are due, all in one call, and in the background.
 func (s *Store) claimLots(open []spending) {
 	var due []spending
-	var names []string
+	var pools []string
 	for i := range open {
 		if p := open[i]; p.err == nil && p.spent.Want > 0 {
 			own := *p.request
 			own.Key = strings.Clone(own.Key) // the caller may reuse the memory of its request
 			p.request = &own
-			due, names = append(due, p), append(names, p.pool)
+			due, pools = append(due, p), append(pools, p.pool)
 		}
 	}
-	var lots <-chan struct{}
-	if len(due) > 0 {
-		lots = s.claims.start(names, func() { s.refill(due) })
-	}
+	end := s.claims.Begin(pools)
 	for i := range open {
-		switch p := &open[i]; {
-		case p.spent.Want > 0:
-			p.lot = lots
-		case p.spent.Asked:
-			p.lot = s.claims.inFlight(p.pool, s.roundTrip)
-		default:
-			p.lot = nil
+		p := &open[i]
+		if p.lot = nil; p.spent.Want > 0 || p.spent.Asked {
+			p.lot = s.lotInFlight(p.pool)
 		}
 	}
+	if len(due) > 0 {
+		go func() {
+			defer end()
+			s.refill(due)
+		}()
+	}
+}
+
+// lotInFlight returns a channel that is closed when the claim of a pool has ended. That of another process is waited for in
+// steps of half a round trip.
+func (s *Store) lotInFlight(pool string) <-chan struct{} {
+	if ended := s.claims.Ended(pool); ended != nil {
+		return ended
+	}
+	step := make(chan struct{})
+	time.AfterFunc(s.roundTrip/2, func() { close(step) })
+	return step
 }
 
 // decideSpent decides a request by what its pool had, or reports that it waits for a lot.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/defaults"
+	"github.com/penstock-io/penstock/internal/inflight"
 )
 
 // Options are the settings of a [Store]. All regions must have the same Regions, RoundTrip and Settings.
@@ -53,7 +55,7 @@ type Store struct {
 	roundTrip, timeout time.Duration
 	global             func(penstock.Limit) (Settings, bool)
 	limits             limitCache
-	claims             claims
+	claims             inflight.Keys[string] // of pools, which this process has in flight
 	stats              counters
 }
 
@@ -69,13 +71,8 @@ func New(local penstock.Store, pools Pools, home penstock.Store, o *Options) (*S
 	home = answering(home)
 	s := &Store{
 		local: local, home: home, pools: pools,
-		regions: o.Regions, roundTrip: o.RoundTrip, timeout: o.Timeout, global: o.Global,
-	}
-	if s.roundTrip <= 0 {
-		s.roundTrip = defaultRoundTrip
-	}
-	if s.timeout <= 0 {
-		s.timeout = HomeTimeout
+		regions: o.Regions, global: o.Global,
+		roundTrip: defaults.Or(o.RoundTrip, defaultRoundTrip), timeout: defaults.Or(o.Timeout, HomeTimeout),
 	}
 	s.fallback = penstock.WithFallback(home, local, &penstock.FallbackOptions{
 		Timeout: s.timeout, Failures: homeFailures, Retry: homeRetry,

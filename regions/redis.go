@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -15,10 +16,7 @@ import (
 // limit. A call ends after the timeout at the latest; 0 means 50 milliseconds. The user of Redis needs the commands
 // time, hmget, hset, hincrby and pexpire. A store on a client of the program's own returns [errors.ErrUnsupported].
 func RedisPools(s *redisstore.Store, timeout time.Duration) Pools {
-	if timeout <= 0 {
-		timeout = defaultPoolTimeout
-	}
-	return redisPools{s, timeout}
+	return redisPools{s, defaults.Or(timeout, defaultPoolTimeout)}
 }
 
 const defaultPoolTimeout = 50 * time.Millisecond

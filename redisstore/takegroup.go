@@ -23,7 +23,7 @@ type takeGroup struct {
 	asks   []algorithm.Request
 	order  []int    // of the limits in the script: by step, so that there are few scripts
 	weight int      // of a call, in steps on a key that holds one number
-	args   []string // of the script; nil if they change from call to call
+	args   []string // of each request; nil if they change from call to call
 	serial uint64   // distinguishes it from all other groups
 	queue  *batchQueue
 }
@@ -137,13 +137,13 @@ func (u *groupQueues) get(steps []script.Step, each bool) *batchQueue {
 	return queue
 }
 
-// appendArgs appends a section for all keys that are left; see arguments.go.
+// appendArgs appends the arguments of each request.
 func (g *takeGroup) appendArgs(args []string) []string {
 	fits := "1"
 	if g.neverFits() {
 		fits = "0"
 	}
-	args = append(args, "", fits)
+	args = append(args, fits)
 	var room [10]string
 	for _, i := range g.order {
 		step := g.limits[i].appendAsk(room[:0], g.asks[i])
@@ -166,18 +166,16 @@ func (g *takeGroup) neverFits() bool {
 	return false
 }
 
-// encodeArgs writes everything but the keys of a call.
-func (g *takeGroup) encodeArgs(s *Store, c *Call) {
-	c.reset(false)
-	c.Script = g.queue.script
-	if c.Args = g.args; c.Args != nil {
-		return
+// appendSection appends a section for so many requests; see arguments.go.
+func (g *takeGroup) appendSection(s *Store, args []string, requests string) []string {
+	args = append(args, requests)
+	if g.args != nil {
+		return append(args, g.args...)
 	}
 	for _, cl := range g.limits {
 		cl.centerCalendar(s.redisMillis())
 	}
-	c.argsBuf = g.appendArgs(c.argsBuf[:0])
-	c.Args = c.argsBuf
+	return g.appendArgs(args)
 }
 
 // A groupTake is a TakeAll or TakeEach. If it has a group it can share a script.
@@ -231,7 +229,9 @@ func (t *groupTake) encodeKeys(start time.Time) {
 func (s *Store) sendGroupAlone(d *deadline, t *groupTake, ds []penstock.Decision) error {
 	c := &t.calls[0]
 	for range maxClockAttempts {
-		t.group.encodeArgs(s, c)
+		c.reset(false)
+		c.Script, c.argsBuf = t.group.queue.script, t.group.appendSection(s, c.argsBuf[:0], "")
+		c.Args = c.argsBuf
 		s.roundTrip(d, t.calls[:])
 		switch {
 		case c.Err != nil:
@@ -251,35 +251,22 @@ func (s *Store) sendGroupAlone(d *deadline, t *groupTake, ds []penstock.Decision
 
 // encodeBatch brings takes of one group together. Each group is a section.
 func (t *groupTake) encodeBatch(s *Store, takes []take, c *Call) {
-	sameGroup := func(other take) bool { return other.(*groupTake).group == takes[0].(*groupTake).group }
-	if mixed := slices.ContainsFunc(takes, func(other take) bool { return !sameGroup(other) }); mixed {
-		slices.SortStableFunc(takes, func(x, y take) int {
-			return cmp.Compare(x.(*groupTake).group.serial, y.(*groupTake).group.serial)
-		})
-		s.encodeSections(takes, c)
-	} else {
-		t.group.encodeArgs(s, c)
+	groupOf := func(t take) *takeGroup { return t.(*groupTake).group }
+	slices.SortStableFunc(takes, func(x, y take) int { return cmp.Compare(groupOf(x).serial, groupOf(y).serial) })
+	c.reset(false)
+	c.argsBuf = c.argsBuf[:0]
+	for left := takes; len(left) > 0; {
+		group, n := groupOf(left[0]), 1
+		for n < len(left) && groupOf(left[n]) == group {
+			n++
+		}
+		c.argsBuf = group.appendSection(s, c.argsBuf, strconv.Itoa(n))
+		left = left[n:]
 	}
+	c.Args = c.argsBuf
 	for _, t := range takes {
 		c.Keys = append(c.Keys, t.base().calls[0].Keys...)
 	}
-}
-
-// encodeSections writes the arguments of a batch of several groups, which are sorted.
-func (s *Store) encodeSections(takes []take, c *Call) {
-	var own Call
-	args := c.argsBuf[:0]
-	for len(takes) > 0 {
-		group, n := takes[0].(*groupTake).group, 1
-		for n < len(takes) && takes[n].(*groupTake).group == group {
-			n++
-		}
-		group.encodeArgs(s, &own)
-		args = append(append(args, strconv.Itoa(n)), own.Args[1:]...)
-		takes = takes[n:]
-	}
-	c.reset(false)
-	c.argsBuf, c.Args = args, args
 }
 
 func (t *groupTake) readBatch(reply []int64) (rest []int64, ok bool) {

@@ -184,19 +184,9 @@ func endOf(ctx context.Context) error {
 	return nil
 }
 
-// ended returns why no call may be sent any more, or nil. The caller's context may have ended a moment ago.
-func (d *deadline) ended() error {
-	if err := d.Context.Err(); err != nil {
-		return err
-	}
-	return d.Err()
-}
-
+// Err returns why no call may be sent any more, or nil. The caller's context may have ended a moment ago.
 func (d *deadline) Err() error {
-	if !d.hasEnded.Load() {
-		return nil
-	}
-	if err := d.Context.Err(); err != nil {
+	if err := d.Context.Err(); err != nil || !d.hasEnded.Load() {
 		return err
 	}
 	return context.DeadlineExceeded

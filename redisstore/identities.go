@@ -22,7 +22,7 @@ const maxIdentities = 1 << 20
 // claim returns an error if another limit has claimed the identity. The error does not
 // say which: the limit may be another caller's.
 func (t *identityTable) claim(id identity) error {
-	if id.untrusted {
+	if id.mark == untrustedMark {
 		return nil
 	}
 	t.mu.Lock()

@@ -70,7 +70,7 @@ func TestIdentityCollisionFails(t *testing.T) {
 		if err := table.claim(other); !errors.Is(err, penstock.ErrBadLimit) || !strings.Contains(err.Error(), "another name") {
 			t.Errorf("another limit of identity %d: got error %v, want one that asks for another name", n, err)
 		}
-		other.untrusted = true
+		other.mark = untrustedMark
 		if err := table.claim(other); err != nil {
 			t.Errorf("an untrusted limit of identity %d: %v", n, err)
 		}
@@ -95,7 +95,7 @@ func TestIdentityTableIsBounded(t *testing.T) {
 		t.Errorf("a limit that the table knows: %v", err)
 	}
 	untrusted := identityOf(maxIdentities)
-	untrusted.untrusted = true
+	untrusted.mark = untrustedMark
 	if err := table.claim(untrusted); err != nil {
 		t.Errorf("an untrusted limit: %v", err)
 	}

@@ -50,9 +50,9 @@ const (
 // An identity distinguishes the state of a limit from those of other limits on the
 // same key.
 type identity struct {
-	text      string // in the names of keys
-	check     uint64 // more bits of the same hash, to detect limits with equal texts
-	untrusted bool
+	text  string // in the names of keys
+	mark  string // behind the prefix: untrustedMark or nothing
+	check uint64 // more bits of the same hash, to detect limits with equal texts
 }
 
 func identify(l penstock.Limit) identity {
@@ -66,32 +66,18 @@ func identify(l penstock.Limit) identity {
 		text = fmt.Appendf(text, " debt=%d", n.Debt)
 	}
 	sum := sha256.Sum256(text)
-	id := identity{
-		text:      base64.RawURLEncoding.EncodeToString(sum[:]),
-		check:     binary.LittleEndian.Uint64(sum[len(sum)-8:]),
-		untrusted: l.Untrusted,
-	}
+	name, check := base64.RawURLEncoding.EncodeToString(sum[:]), binary.LittleEndian.Uint64(sum[len(sum)-8:])
 	if l.Untrusted {
-		id.text = id.text[:untrustedLen]
-	} else {
-		id.text = id.text[:identityLen]
+		return identity{name[:untrustedLen], untrustedMark, check}
 	}
-	return id
-}
-
-// mark returns what tells the forms of untrusted limits from the others.
-func (id identity) mark() string {
-	if id.untrusted {
-		return untrustedMark
-	}
-	return ""
+	return identity{name[:identityLen], "", check}
 }
 
 // stateKey returns the Redis key of a key's state under a limit. Untrusted limits
 // have forms of their own, so no choice of key and limit leads to the state of a
 // trusted one.
 func stateKey(prefix, key string, id identity) string {
-	tag, mark := hashTag(key), id.mark()
+	tag, mark := hashTag(key), id.mark
 	switch {
 	case len(key) <= maxKeyLen && tag != "":
 		return prefix + mark + "." + key + id.text
@@ -146,15 +132,11 @@ const permitLen = 8
 // hashTag returns the part of a key that determines its slot, or "" if the whole
 // key does.
 func hashTag(key string) string {
-	_, rest, ok := strings.Cut(key, "{")
-	if !ok {
-		return ""
+	_, rest, _ := strings.Cut(key, "{")
+	if tag, _, ok := strings.Cut(rest, "}"); ok {
+		return tag
 	}
-	tag, _, ok := strings.Cut(rest, "}")
-	if !ok {
-		return ""
-	}
-	return tag
+	return ""
 }
 
 func hash(s string) string {

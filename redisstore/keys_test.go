@@ -34,7 +34,7 @@ func TestStateNamesAreInjective(t *testing.T) {
 		}
 		keys[key.String()] = true
 	}
-	identities := []identity{{text: "Xk3_a9Q"}, {text: "aaaaaaa"}, {text: "}{aa}aa"}, {text: strings.Repeat("a", untrustedLen), untrusted: true}}
+	identities := []identity{{text: "Xk3_a9Q"}, {text: "aaaaaaa"}, {text: "}{aa}aa"}, {text: strings.Repeat("a", untrustedLen), mark: untrustedMark}}
 	owner := map[string][2]string{}
 	for key := range keys {
 		for _, prefix := range []string{"p", "pp"} {
@@ -60,7 +60,7 @@ func checkOwner(t *testing.T, owner map[string][2]string, name string, user [2]s
 func TestStateNamesShareSlot(t *testing.T) {
 	long := strings.Repeat("long", 100)
 	for _, key := range []string{"user:42", "}", "}x", "a}b", "a{}b", "{", "a{b}c", "{x}", long, "{x}" + long, "{" + long + "}", "}" + long} {
-		one, two := stateKey("p", key, identity{text: "aaaaaaa"}), stateKey("p", key, identity{text: "bbbbbbb", untrusted: true})
+		one, two := stateKey("p", key, identity{text: "aaaaaaa"}), stateKey("p", key, identity{text: "bbbbbbb", mark: untrustedMark})
 		if slotOf(one) != slotOf(two) || slotOf(one) != slotOf(recordKey("p", one, "id")) {
 			t.Errorf("key %.20q: slots %d and %d, record %d, want one slot",
 				key, slotOf(one), slotOf(two), slotOf(recordKey("p", one, "id")))

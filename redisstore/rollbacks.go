@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -21,19 +22,12 @@ func (s *Store) awaitRollBacks(d *deadline, rs []penstock.Request, items []takeA
 		select {
 		case <-ended:
 		case <-d.Done():
-			return requestError(i, rollBackError(d))
+			// As that of callError, this is not ErrUnavailable if the caller's context has ended.
+			why := cmp.Or(d.callerErr(), penstock.ErrUnavailable)
+			return requestError(i, fmt.Errorf("redisstore: take all: %w: %w", why, errRollingBack))
 		}
 	}
 	return nil
 }
 
 var errRollingBack = errors.New("an earlier call under this ID is being rolled back")
-
-// rollBackError returns the error of a call that has waited until its deadline. As that of
-// callError, it is not [penstock.ErrUnavailable] if the caller's context has ended.
-func rollBackError(d *deadline) error {
-	if ended := d.callerErr(); ended != nil {
-		return fmt.Errorf("redisstore: take all: %w: %w", ended, errRollingBack)
-	}
-	return fmt.Errorf("redisstore: take all: %w: %w", penstock.ErrUnavailable, errRollingBack)
-}

@@ -185,9 +185,6 @@ func (s *Store) decide(ctx context.Context, b *batch, now time.Time, rows []Row)
 
 // damage returns the error of a damaged row that the call uses.
 func (c *call) damage(damaged map[int]error) error {
-	if damaged == nil {
-		return nil
-	}
 	for _, row := range c.rows {
 		if err := damaged[row.index]; err != nil {
 			return err

@@ -51,8 +51,7 @@ func (rc *rueidisClient) optionFor(handshake int32) rueidis.ClientOption {
 // handshakeFailed reports whether a server can be connected to, but does not accept the handshake. Another one does not help
 // if the server accepts none for now, or not the password.
 func handshakeFailed(err error) bool {
-	var reply *rueidis.RedisError
-	if errors.As(err, &reply) {
+	if reply, ok := errors.AsType[*rueidis.RedisError](err); ok {
 		text := withCode(reply)
 		return rejectionCode(text) == "" && !isPassing(text.Error()) && !strings.HasPrefix(text.Error(), "WRONGPASS")
 	}

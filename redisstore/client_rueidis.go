@@ -328,8 +328,7 @@ func (rc *rueidisClient) translateError(ctx context.Context, err error) error {
 // withCode returns a reply of Redis with a code in front. rueidis removes ERR, and a command denied to a
 // script has none.
 func withCode(err error) error {
-	var reply *rueidis.RedisError
-	if errors.As(err, &reply) && !isReply(reply) {
+	if reply, ok := errors.AsType[*rueidis.RedisError](err); ok && !isReply(reply) {
 		return fmt.Errorf("ERR %w", reply)
 	}
 	return err
@@ -397,9 +396,9 @@ func (rc *rueidisClient) askInfo(ctx context.Context, node rueidis.Client) (text
 		return "", nil
 	}
 	text, err = node.Do(ctx, node.B().Info().Build()).ToString()
-	var reply *rueidis.RedisError
+	reply, replied := errors.AsType[*rueidis.RedisError](err)
 	switch {
-	case errors.As(err, &reply) && rejectionCode(reply) == "", rueidis.IsParseErr(err):
+	case replied && rejectionCode(reply) == "", rueidis.IsParseErr(err):
 		return "", nil
 	case hungUp(err) && !rc.inspected.Load() && node.Do(ctx, node.B().Ping().Build()).Error() == nil:
 		rc.noInfo.Store(true)

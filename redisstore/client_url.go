@@ -229,9 +229,12 @@ func (u *parsedURL) setDatabase(option *rueidis.ClientOption, number string) (er
 // of the URL or of the server's settings. A name that cannot be resolved may be that
 // of a service which is about to start.
 func isTransient(err error) bool {
-	var refused *RefusedError
-	var notTLS tls.RecordHeaderError
-	var untrusted *tls.CertificateVerificationError
-	var alert tls.AlertError
-	return !errors.As(err, &refused) && !errors.As(err, &notTLS) && !errors.As(err, &untrusted) && !errors.As(err, &alert)
+	return !isA[*RefusedError](err) && !isA[tls.RecordHeaderError](err) && !isA[*tls.CertificateVerificationError](err) &&
+		!isA[tls.AlertError](err)
+}
+
+// isA reports whether an error is, or wraps, one of a type.
+func isA[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

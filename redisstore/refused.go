@@ -53,11 +53,11 @@ func refusalOf(err error, cluster bool) *RefusedError {
 	if err == nil {
 		return nil
 	}
-	var known *RefusedError
+	if known, ok := errors.AsType[*RefusedError](err); ok {
+		return known
+	}
 	code := rejectionCode(err)
 	switch {
-	case errors.As(err, &known):
-		return known
 	case !isReply(err), isForeign(err), isPassing(reason(err)):
 		return nil
 	case code != "" && (cluster || code != "MOVED" && code != "ASK"):

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -75,10 +74,7 @@ func mustGoAlone(r penstock.Request) bool { return r.ID != "" || r.Cost < 0 }
 
 // isKeyError reports whether an error is about the value of one key. A script that fails so has
 // charged nothing.
-func isKeyError(err error) bool {
-	var about *penstock.KeyError
-	return errors.As(err, &about)
-}
+func isKeyError(err error) bool { return isA[*penstock.KeyError](err) }
 
 // takeEach decides every request by a script of its own. A value that no limit wrote fails
 // only the request on its key; any other error ends the call.

@@ -46,8 +46,7 @@ func (g *group) decided(err error) error {
 	for n, i := range g.index {
 		g.of.ds[i], g.of.targets[i] = g.ds[n], g.targets[n]
 	}
-	var of *penstock.RequestError
-	if errors.As(err, &of) && of.Index < len(g.index) {
+	if of, ok := errors.AsType[*penstock.RequestError](err); ok && of.Index < len(g.index) {
 		return &penstock.RequestError{Index: g.index[of.Index], Err: of.Err}
 	}
 	return err

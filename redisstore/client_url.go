@@ -55,7 +55,8 @@ func splitURL(text string, option *rueidis.ClientOption) (u parsedURL, err error
 	if _, ok := urlParams[scheme]; !ok {
 		return u, fmt.Errorf("scheme %q: want redis, rediss, unix, redis-sentinel or redis-cluster", scheme)
 	}
-	authority, path := cutAt(rest, "/?#")
+	end := strings.IndexAny(rest+"/", "/?#")
+	authority, path := rest[:end], rest[end:]
 	path, query, _ := strings.Cut(path, "?")
 	u = parsedURL{scheme: scheme, hosts: authority, path: path}
 	i := strings.LastIndexByte(authority, '@')
@@ -84,13 +85,6 @@ func splitURL(text string, option *rueidis.ClientOption) (u parsedURL, err error
 		}
 	}
 	return u, nil
-}
-
-func cutAt(s, stops string) (before, after string) {
-	if i := strings.IndexAny(s, stops); i >= 0 {
-		return s[:i], s[i:]
-	}
-	return s, ""
 }
 
 // apply sets all options that depend on the scheme.

@@ -48,8 +48,8 @@ type Entry struct{ Key, Value string }
 
 // A Request is one request of a log.
 type Request struct {
-	Time  int64 // Unix nanoseconds
-	Whole bool  // its log has whole seconds only
+	Time   int64 // Unix nanoseconds
+	Spread int64 // if its log has whole seconds: evenly spread over the second, in the order of the log
 
 	// Recorded means that Data is a line of a recording, for recording.Record.Parse. Otherwise it has
 	// the values of the entries, for AppendValues. It is valid until the next request is read.
@@ -77,7 +77,6 @@ type Reader struct {
 	wants   *wanted
 	read    int64
 	size    int64
-	last    int64
 }
 
 // Open opens logs. A path is a file, a directory of recordings, or "-" for standard input.
@@ -161,27 +160,24 @@ func (r *Reader) HasWholeSeconds() bool {
 // Progress returns how many bytes were read, and how many there are; 0 if that is not known.
 func (r *Reader) Progress() (read, size int64) { return r.read, r.size }
 
-// Next reads the next request into q, and reports whether there is one.
+// Next reads the next request into q, and reports whether there is one. They come in the order of Spread.
 func (r *Reader) Next(q *Request) bool {
 	var first *source
-	var earliest int64
+	var earliest *request
 	for _, s := range r.sources {
-		if t, ok := s.head(); ok && (first == nil || t < earliest) {
-			first, earliest = s, t
+		if head := s.head(); head != nil && (first == nil || head.spread < earliest.spread) {
+			first, earliest = s, head
 		}
 	}
 	if first == nil {
 		return false
 	}
-	if earliest < r.last { // further behind than the window reaches
-		first.Late++
-		earliest = r.last
+	w := &first.window
+	w.next++
+	*q = Request{
+		Time: earliest.time, Spread: earliest.spread,
+		Recorded: first.Format == recordingFormat, Data: w.data[earliest.start:earliest.end:earliest.end],
 	}
-	found := first.window.requests[first.window.next]
-	first.window.next++
-	r.last = earliest
-	isRecording := first.format.name == recordingFormat
-	*q = Request{earliest, first.Whole, isRecording, first.window.data[found.start:found.end:found.end]}
 	return true
 }
 

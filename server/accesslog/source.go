@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -125,7 +126,10 @@ func (s *source) detect() {
 			break // it may be the beginning of a line
 		}
 		text = bytes.TrimRight(text, "\r")
-		if s.format == nil && len(text) > 0 && text[0] != '#' {
+		if s.isComment(text) {
+			continue
+		}
+		if s.format == nil {
 			s.setFormat(detectFormat(text))
 		}
 		var l line
@@ -151,40 +155,34 @@ func (s *source) setFormat(f *format) {
 
 // parse reports whether it understands a line.
 func (s *source) parse(text []byte, l *line) bool {
-	if len(text) > 0 && text[0] == '#' {
-		if names, ok := bytes.CutPrefix(text, columnsComment); ok {
-			s.columns = nil
-			for name := range bytes.FieldsSeq(names) {
-				s.columns = append(s.columns, string(name))
-			}
-		}
-		return false
-	}
 	return s.format.parse(s, text, l) && l.time >= minTime && l.time < maxTime
+}
+
+// isComment reports whether a line is a comment, which may have the names of columns.
+func (s *source) isComment(text []byte) bool {
+	if names, ok := bytes.CutPrefix(text, columnsComment); ok {
+		s.columns = strings.Fields(string(names))
+	}
+	return len(text) > 0 && text[0] == '#'
 }
 
 // nextLine returns the next line; nil if it was too long, and false at the end.
 func (s *source) nextLine() ([]byte, bool) {
 	text, err := s.in.ReadSlice('\n')
 	s.number++
-	for tooLong := len(text) > maxLine; err != nil || tooLong; {
-		if errors.Is(err, bufio.ErrBufferFull) {
-			text, err = s.in.ReadSlice('\n')
-			tooLong = true
-			continue
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			s.Broken = err.Error()
-		}
-		if err != nil {
-			s.ended = true
-		}
-		if tooLong {
-			return nil, true
-		}
-		return text, len(text) > 0
+	tooLong := len(text) > maxLine
+	for errors.Is(err, bufio.ErrBufferFull) {
+		tooLong = true
+		text, err = s.in.ReadSlice('\n')
 	}
-	return bytes.TrimRight(text, "\r\n"), true
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.Broken = err.Error()
+	}
+	s.ended = err != nil
+	if tooLong {
+		return nil, true
+	}
+	return bytes.TrimRight(text, "\r\n"), len(text) > 0
 }
 
 // fill reads lines into the window, until that is full or the log ends, and sorts them.
@@ -196,27 +194,26 @@ func (s *source) fill() {
 			s.add(text)
 		}
 	}
-	s.window.sort(s.ended)
+	s.Late += s.window.sort(s.ended)
+	if s.Whole {
+		s.window.spread()
+	}
 }
 
 // add adds a line to the window.
 func (s *source) add(text []byte) {
-	if text != nil && (len(text) == 0 || text[0] == '#' && s.format == nil) {
+	if text != nil && len(text) == 0 || s.isComment(text) {
 		return
 	}
+	s.Lines++
 	l := &s.line
 	*l = line{}
 	if s.format == nil || text == nil || !s.parse(text, l) {
-		if len(text) > 0 && text[0] == '#' {
-			return
-		}
-		s.Lines++
 		if s.Bad++; s.FirstBad == 0 {
 			s.FirstBad = s.number
 		}
 		return
 	}
-	s.Lines++
 	if l.timed && s.AtEnd {
 		s.Timed++
 		l.time = max(l.time-l.duration, minTime)
@@ -230,32 +227,42 @@ func (s *source) add(text []byte) {
 	s.window.add(l.time, start)
 }
 
-// A window holds the requests that are read ahead, so that a line may be behind others that came later.
-// When it is full, the earlier half is used, and the other half stays for more to be sorted in.
+// A window holds the requests that are read ahead, so that a line may be behind others that came later, and so that the
+// requests of a second are known together. When it is full, the earlier half is used, and the other half stays for more
+// to be sorted in.
 type window struct {
 	room     int
 	requests []request
 	data     []byte
 	spare    []byte
-	next     int // request to use
-	usable   int // how many are sorted
+	next     int   // request to use
+	usable   int   // how many are sorted
+	last     int64 // the time of those before the next
 }
 
-// A request is a time, and the position of its values.
+// A request is its times, as those of a Request, and the position of its values.
 type request struct {
-	time       int64
-	start, end uint32
+	time, spread int64
+	start, end   uint32
 }
 
-// bytesPerRequest bounds the values in a window, together with its room.
-const bytesPerRequest = 512
+func (r *request) second() int64 { return r.time / int64(time.Second) }
 
+// A window with more requests divides a second, which is noticed only if it has so many: about a million, by default.
+const (
+	roomOfSecond    = 8    // requests, for each that it has room for
+	bytesPerRequest = 1024 // likewise
+)
+
+// isFull reports whether half of the window can be used, and the second that ends there is complete.
 func (w *window) isFull() bool {
-	return len(w.requests) >= w.room || len(w.data) >= w.room*bytesPerRequest
+	n := len(w.requests)
+	return len(w.data) >= w.room*bytesPerRequest || n >= w.room*roomOfSecond ||
+		n >= w.room && w.requests[n/2].second() != w.requests[n-1].second()
 }
 
 func (w *window) add(t int64, start int) {
-	w.requests = append(w.requests, request{t, uint32(start), uint32(len(w.data))})
+	w.requests = append(w.requests, request{t, t, uint32(start), uint32(len(w.data))})
 }
 
 // shift drops what was used.
@@ -270,27 +277,57 @@ func (w *window) shift() {
 	}
 	w.data, w.spare = spare, w.data
 	w.requests = append(w.requests[:0], left...)
-	w.next, w.usable = 0, 0
+	w.next = 0
 }
 
-func (w *window) sort(all bool) {
+// sort sorts the requests, and returns how many came later than the window reaches. They get the time of those before.
+func (w *window) sort(all bool) (late int64) {
 	byTime := func(a, b request) int { return cmp.Compare(a.time, b.time) }
 	if !slices.IsSortedFunc(w.requests, byTime) { // as few logs are not
 		slices.SortStableFunc(w.requests, byTime)
 	}
-	w.usable = len(w.requests)
-	if !all {
-		w.usable = (w.usable + 1) / 2
+	for i := range w.requests {
+		r := &w.requests[i]
+		if r.time >= w.last {
+			break
+		}
+		late++
+		r.time, r.spread = w.last, w.last
+	}
+	n := len(w.requests)
+	for w.usable = (n + 1) / 2; w.usable < n; w.usable++ {
+		if !all && w.requests[w.usable].second() != w.requests[w.usable-1].second() {
+			break
+		}
+	}
+	if n > 0 {
+		w.last = w.requests[w.usable-1].time
+	}
+	return late
+}
+
+// spread spreads the requests of each second evenly over it.
+func (w *window) spread() {
+	for left := w.requests[:w.usable]; len(left) > 0; {
+		second := left[0].second()
+		n := slices.IndexFunc(left, func(r request) bool { return r.second() != second })
+		if n < 0 {
+			n = len(left)
+		}
+		for i := range n {
+			left[i].spread = second*int64(time.Second) + int64(i)*(int64(time.Second)/int64(n))
+		}
+		left = left[n:]
 	}
 }
 
-// head returns the time of the next request; false at the end of the log.
-func (s *source) head() (int64, bool) {
+// head returns the next request; nil at the end of the log.
+func (s *source) head() *request {
 	for s.window.next >= s.window.usable {
 		if s.ended && s.window.next >= len(s.window.requests) {
-			return 0, false
+			return nil
 		}
 		s.fill()
 	}
-	return s.window.requests[s.window.next].time, true
+	return &s.window.requests[s.window.next]
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/accesslog"
@@ -121,16 +120,13 @@ type run struct {
 	domain  string
 	slots   map[string]int // the index of the value of each entry
 
-	// The first world of each pair decides requests of logs with whole seconds as if they came evenly
-	// spread over their second, and the other, which is nil without such logs, as if all came at once.
-	new, old [2]*world
-	group    group
+	new, old *world // old is nil without rules to compare with
 	values   []string
 	record   recording.Record
 
 	requests, unmatched int64
 	first, last         int64
-	compared            [2]Changes // in the worlds of each pair
+	compared            [2]Changes // by each reading
 	recorded            Changes
 	stats               statistics
 	notes               []string
@@ -190,27 +186,23 @@ func (r *run) checkEntries(domain string) error {
 
 func (r *run) open(logs *accesslog.Reader, domain string) {
 	r.logs, r.domain = logs, domain
-	r.simplify(r.options.Rules)
-	r.openPair(&r.new, r.options.Rules)
+	r.new = r.openWorld(r.options.Rules)
 	if r.options.Compare != nil {
-		r.simplify(r.options.Compare)
-		r.openPair(&r.old, r.options.Compare)
+		r.old = r.openWorld(r.options.Compare)
 	}
 	r.stats = newStatistics(r.options)
 }
 
-// openPair makes the worlds of a set of rules.
-func (r *run) openPair(pair *[2]*world, set *rules.Set) {
-	for i := range pair {
-		if i == 1 && !r.logs.HasWholeSeconds() {
-			return
-		}
-		pair[i] = newWorld(set, r.options.MaxKeys)
-		pair[i].useLogs(r.domain, r.slots)
+// openWorld makes the world of a set of rules.
+func (r *run) openWorld(set *rules.Set) *world {
+	r.simplify(set)
+	readings := 1
+	if r.logs.HasWholeSeconds() {
+		readings = 2
 	}
-	if pair[1] != nil {
-		pair[1].twin = pair[0]
-	}
+	w := newWorld(set, r.options.MaxKeys, readings)
+	w.useLogs(r.domain, r.slots)
+	return w
 }
 
 // simplify removes from rules what cannot be replayed, and notes it.
@@ -244,99 +236,76 @@ func (r *run) all(ctx context.Context) error {
 			r.first = q.Time
 		}
 		r.last = q.Time
-		if r.new[1] == nil {
-			r.decide(q.Time, q.Time, q.Recorded, q.Data)
-			continue
-		}
-		if !r.group.fits(&q, r.options.Log.Window) {
-			r.flush()
-		}
-		r.group.add(&q)
+		r.decide(&q)
 	}
-	r.flush()
 	return nil
 }
 
-// flush decides the requests of a second.
-func (r *run) flush() {
-	r.group.spread()
-	for i := range r.group.requests {
-		q := &r.group.requests[i]
-		r.decide(q.spread, q.at, q.recorded, r.group.data[q.start:q.end])
-	}
-	r.group.reset()
-}
-
-// decide decides a request in all worlds.
-func (r *run) decide(spread, atOnce int64, recorded bool, data []byte) {
-	if !recorded {
-		r.values = accesslog.AppendValues(r.values[:0], data)
-		r.decideIn(spread, atOnce, r.domain, func(w *world) []engine.Descriptor { return w.descriptors(r.values) })
+// decide decides a request under all rules.
+func (r *run) decide(q *accesslog.Request) {
+	if !q.Recorded {
+		r.values = accesslog.AppendValues(r.values[:0], q.Data)
+		r.decideAs(q, r.domain, func(w *world) []engine.Descriptor { return w.descriptors(r.values) })
 		return
 	}
-	if err := r.record.Parse(data); err != nil {
-		r.new[0].failed++
-		r.new[0].firstErr = cmp.Or(r.new[0].firstErr, err)
+	if err := r.record.Parse(q.Data); err != nil {
+		r.new.fail(err)
 		return
 	}
-	over := r.decideIn(spread, atOnce, r.record.Domain, func(*world) []engine.Descriptor { return r.record.Descriptors })
-	r.recorded.add(r.record.Denied, over)
+	denied := r.decideAs(q, r.record.Domain, func(*world) []engine.Descriptor { return r.record.Descriptors })
+	r.recorded.add(r.record.Denied, denied)
 }
 
-func (r *run) decideIn(spread, atOnce int64, domain string, descriptors func(*world) []engine.Descriptor) (over bool) {
-	for i, at := range [2]int64{spread, atOnce} {
-		w, old := r.new[i], r.old[i]
-		if w == nil {
-			break
-		}
-		ds := descriptors(w)
-		denied, ok := w.decide(at, domain, ds)
+// decideAs decides a request by each reading, and reports whether the first denies it.
+func (r *run) decideAs(q *accesslog.Request, domain string, descriptors func(*world) []engine.Descriptor) (denied bool) {
+	r.new.match(domain, descriptors(r.new))
+	if r.old != nil {
+		r.old.match(domain, descriptors(r.old))
+	}
+	for i := range r.new.readings {
+		over, ok := r.new.decide(i, q)
 		newly := false
-		if old != nil {
-			before, _ := old.decide(at, domain, descriptors(old))
-			r.compared[i].add(before, denied)
-			newly = denied && !before
+		if r.old != nil {
+			before, _ := r.old.decide(i, q)
+			r.compared[i].add(before, over)
+			newly = over && !before
 		}
-		if i == 0 {
-			over = denied
-			r.count(ok, spread, atOnce, domain, ds, newly)
-		} else if denied {
-			r.countAtOnce(w, domain, ds)
+		switch {
+		case i == spread:
+			denied = over
+			r.count(ok, q, newly)
+		case over:
+			r.countAtOnce()
 		}
 	}
-	return over
+	return denied
 }
 
-// count counts the keys of a request that the first world has decided, if it could.
-func (r *run) count(decided bool, at, atOnce int64, domain string, ds []engine.Descriptor, newly bool) {
-	w, limited := r.new[0], false
-	for i := range ds {
-		if !decided || ds[i].Cost <= 0 {
-			continue
-		}
-		rule, key := w.keyOf(domain, &ds[i])
-		if rule == nil {
+// count counts the keys of a request that was decided by the first reading, if it could be.
+func (r *run) count(decided bool, q *accesslog.Request, newly bool) {
+	limited := false
+	for i := range r.new.matches {
+		m := &r.new.matches[i]
+		if !decided || m.rule == nil {
 			continue
 		}
 		limited = true
 		var deniedBy *rules.Rule
-		if s := &w.result.Statuses[i]; isDenied(s) {
+		if s := &r.new.readings[spread].result.Statuses[i]; isDenied(s) {
 			deniedBy = s.Rule
 		}
-		r.stats.add(&counted{rule, deniedBy, key, at, atOnce, ds[i].Cost, newly})
+		r.stats.add(&counted{m.rule, deniedBy, m.key, q.Spread, q.Time, m.cost, newly})
 	}
 	if !limited {
 		r.unmatched++
 	}
 }
 
-// countAtOnce counts the keys of a request that the second world denies.
-func (r *run) countAtOnce(w *world, domain string, ds []engine.Descriptor) {
-	for i := range ds {
-		if s := &w.result.Statuses[i]; isDenied(s) {
-			w.rule = nil // the key is that of its twin
-			_, key := w.keyOf(domain, &ds[i])
-			r.stats.addAtOnce(s.Rule, key)
+// countAtOnce counts the keys of a request that the second reading denies.
+func (r *run) countAtOnce() {
+	for i := range r.new.matches {
+		if s := &r.new.readings[atOnce].result.Statuses[i]; isDenied(s) {
+			r.stats.addAtOnce(s.Rule, r.new.matches[i].key)
 		}
 	}
 }
@@ -359,61 +328,5 @@ func (c *Changes) add(was, is bool) {
 		c.NewlyDenied++
 	case was && !is:
 		c.NewlyAllow++
-	}
-}
-
-// A group holds the requests of one second.
-type group struct {
-	second   int64
-	requests []grouped
-	data     []byte
-}
-
-type grouped struct {
-	at, spread      int64
-	start, end      int
-	whole, recorded bool
-}
-
-// A larger group is decided in parts, which is noticed only if one second has more requests: about a million, by default.
-const (
-	groupWindows   = 8    // requests, for each in the window of the logs
-	bytesPerWindow = 1024 // likewise
-)
-
-func (g *group) fits(q *accesslog.Request, window int) bool {
-	return len(g.requests) == 0 ||
-		q.Time/int64(time.Second) == g.second && len(g.requests) < groupWindows*window && len(g.data) < bytesPerWindow*window
-}
-
-func (g *group) add(q *accesslog.Request) {
-	g.second = q.Time / int64(time.Second)
-	start := len(g.data)
-	g.data = append(g.data, q.Data...)
-	g.requests = append(g.requests, grouped{q.Time, q.Time, start, len(g.data), q.Whole, q.Recorded})
-}
-
-func (g *group) reset() { g.requests, g.data = g.requests[:0], g.data[:0] }
-
-// spread gives requests with whole seconds times that are evenly spread over the second, in their order.
-func (g *group) spread() {
-	whole := 0
-	for i := range g.requests {
-		if g.requests[i].whole {
-			whole++
-		}
-	}
-	if whole == 0 {
-		return
-	}
-	n, step := int64(0), int64(time.Second)/int64(whole)
-	for i := range g.requests {
-		if q := &g.requests[i]; q.whole {
-			q.spread = g.second*int64(time.Second) + n*step
-			n++
-		}
-	}
-	if whole < len(g.requests) { // beside those of a log with fractions
-		slices.SortStableFunc(g.requests, func(a, b grouped) int { return cmp.Compare(a.spread, b.spread) })
 	}
 }

@@ -84,7 +84,7 @@ func (r *run) report() *Report {
 	o := r.options
 	all := &Report{
 		Logs: r.logs.Reports(), From: time.Unix(0, r.first).UTC(), To: time.Unix(0, r.last).UTC(),
-		Requests: r.requests, Denied: r.both(func(i int) int64 { return r.new[i].denied }), Unmatched: r.unmatched,
+		Requests: r.requests, Denied: r.both(func(i int) int64 { return r.new.readings[i].denied }), Unmatched: r.unmatched,
 		Column: time.Duration(r.stats.timeline.width).Seconds(), Rules: []Rule{}, Assumed: []string{}, Failures: []string{},
 	}
 	if r.recorded.Requests > 0 {
@@ -93,7 +93,7 @@ func (r *run) report() *Report {
 	for i := range o.Rules.Rules() {
 		all.Rules = append(all.Rules, r.ruleReport(i))
 	}
-	if r.old[0] != nil {
+	if r.old != nil {
 		all.Compared = &Comparison{
 			Denied:      r.both(func(i int) int64 { return r.compared[i].Denied }),
 			NewlyDenied: r.both(func(i int) int64 { return r.compared[i].NewlyDenied }),
@@ -110,12 +110,11 @@ func (r *run) report() *Report {
 	return all
 }
 
-// both returns a number of each pair of worlds: of the first world, and of the other if there is one.
-func (r *run) both(number func(world int) int64) Denials {
-	d := Denials{Count: number(0)}
-	if r.new[1] != nil {
-		atOnce := number(1)
-		d.AtOnce = &atOnce
+// both returns a number of each reading.
+func (r *run) both(number func(reading int) int64) Denials {
+	d := Denials{Count: number(spread)}
+	if len(r.new.readings) > 1 {
+		d.AtOnce = new(number(atOnce))
 	}
 	return d
 }
@@ -123,7 +122,7 @@ func (r *run) both(number func(world int) int64) Denials {
 func (r *run) ruleReport(i int) Rule {
 	rule, s := r.options.Rules.Rules()[i], &r.stats.rules[i]
 	found := Rule{
-		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: r.both(func(world int) int64 { return r.new[world].deniedBy[i] }), NewlyDenied: s.newly,
+		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: r.both(func(v int) int64 { return r.new.readings[v].deniedBy[i] }), NewlyDenied: s.newly,
 		Keys: int64(len(s.keys.all)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
 		Suggested: s.suggest(r.options),
 	}
@@ -133,8 +132,7 @@ func (r *run) ruleReport(i int) Rule {
 	found.Top, found.DeniedKeys = s.mostDenied(r.options.TopKeys)
 	if r.options.Compare != nil {
 		if old := r.options.Compare.Rule(rule.Name); old != nil {
-			was := r.both(func(world int) int64 { return r.old[world].deniedBy[old.Index] })
-			found.Was = &was
+			found.Was = new(r.both(func(v int) int64 { return r.old.readings[v].deniedBy[old.Index] }))
 		}
 	}
 	return found
@@ -156,11 +154,11 @@ func (r *run) assumptions(all *Report) (notes []string) {
 		notes = append(notes, fmt.Sprintf("more than %s keys: %s requests of others are in the sums, but not in the lists of keys (--max-keys)",
 			thousands(int64(r.options.MaxKeys)), thousands(n)))
 	}
-	if n := r.new[0].memory.Stats().OverflowDecisions; n > 0 {
+	if n := r.new.readings[spread].memory.Stats().OverflowDecisions; n > 0 {
 		notes = append(notes, fmt.Sprintf("more than %s keys were active at once: %s decisions were made by an overflow bucket that new keys share, so up to so many denials are too many (--max-keys)",
 			thousands(int64(r.options.MaxKeys)), thousands(n)))
 	}
-	if w := r.new[0]; w.failed > 0 {
+	if w := r.new; w.failed > 0 {
 		notes = append(notes, fmt.Sprintf("%s requests could not be decided, and count as allowed; the first: %v", thousands(w.failed), w.firstErr))
 	}
 	return append(notes, slices.Compact(r.notes)...)

@@ -1,36 +1,56 @@
 package replay
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 	"unsafe"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/accesslog"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
 // A world is the daemon's engine under one set of rules, in virtual time.
 type world struct {
-	set    *rules.Set
-	engine *engine.Engine
-	memory *penstock.Memory
-	now    time.Time
-
-	twin     *world              // which has decided the same request by the same rules; may be nil
+	set      *rules.Set
 	limiters []*penstock.Limiter // by the index of the rule; nil if it takes the engine to decide by it
+	readings []*reading
 
-	domain string           // of requests of logs
-	forms  []descriptorForm // of their descriptors
-	ds     []engine.Descriptor
-	result engine.Result
-	key    []byte
-	rule   *rules.Rule // of the only descriptor, if its limit has decided; then key is its key
+	forms   []descriptorForm // of the descriptors of requests of logs
+	sent    []engine.Descriptor
+	domain  string // of the request …
+	ds      []engine.Descriptor
+	matches []match // … of its descriptors
 
-	denied   int64   // requests
-	deniedBy []int64 // by the index of the rule; those of shadow rules, too
 	failed   int64
 	firstErr error
+}
+
+// The readings. Requests of logs with whole seconds are decided as if they came evenly spread over their second and, by a
+// second reading, as if all came at once.
+const (
+	spread = iota
+	atOnce
+)
+
+// A reading is what is decided if requests have come at certain times.
+type reading struct {
+	engine   *engine.Engine
+	memory   *penstock.Memory
+	now      time.Time
+	result   engine.Result
+	denied   int64   // requests
+	deniedBy []int64 // by the index of the rule; those of shadow rules, too
+}
+
+// A match is the rule of a descriptor that takes units, or nil, and the key under which it is counted.
+type match struct {
+	rule *rules.Rule
+	key  []byte
+	cost int64
 }
 
 // A descriptorForm is a descriptor that rules ask for: the keys of a path of nodes, in their order.
@@ -39,25 +59,33 @@ type descriptorForm struct {
 	values  []int // of the request
 }
 
-func newWorld(set *rules.Set, maxKeys int) *world {
-	w := &world{set: set, deniedBy: make([]int64, len(set.Rules()))}
-	w.memory = penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: maxKeys, MaxBytes: int64(maxKeys) << 10, Now: func() time.Time { return w.now }})
-	w.engine = engine.New(w.memory, nil)
-	w.engine.SetRules(set)
-	w.limiters = make([]*penstock.Limiter, len(set.Rules()))
+func newWorld(set *rules.Set, maxKeys, readings int) *world {
+	w := &world{set: set, limiters: make([]*penstock.Limiter, len(set.Rules()))}
+	for range readings {
+		w.readings = append(w.readings, newReading(set, maxKeys))
+	}
 	for i, r := range set.Rules() {
 		domain, _ := r.Path()
 		if engine.IsPlain(r) && r.Also == nil && r.KeepFree == 0 && !set.Domain(domain).CompatEnvoy {
-			w.limiters[i], _ = penstock.New(w.memory, r.Limit) // nil beside an error, which the engine returns then
+			w.limiters[i], _ = penstock.New(w.readings[0].memory, r.Limit) // nil beside an error, which the engine returns then
 		}
 	}
 	return w
 }
 
+func newReading(set *rules.Set, maxKeys int) *reading {
+	v := &reading{deniedBy: make([]int64, len(set.Rules()))}
+	v.memory = penstock.NewMemory(&penstock.MemoryOptions{
+		MaxKeys: maxKeys, MaxBytes: int64(maxKeys) << 10, Now: func() time.Time { return v.now },
+	})
+	v.engine = engine.New(v.memory, nil)
+	v.engine.SetRules(set)
+	return v
+}
+
 // useLogs makes the world decide requests of logs by the rules of a domain. Slots has the index of each
 // entry's value.
 func (w *world) useLogs(domain string, slots map[string]int) {
-	w.domain = domain
 	for _, keys := range keyLists(w.set, domain) {
 		t := descriptorForm{}
 		for _, key := range keys {
@@ -70,13 +98,13 @@ func (w *world) useLogs(domain string, slots map[string]int) {
 
 // descriptors returns those of a request with these values. One that lacks a value is not sent, as by Envoy.
 func (w *world) descriptors(values []string) []engine.Descriptor {
-	w.ds = w.ds[:0]
+	w.sent = w.sent[:0]
 	for i := range w.forms {
 		if t := &w.forms[i]; t.fill(values) {
-			w.ds = append(w.ds, engine.Descriptor{Entries: t.entries, Cost: 1})
+			w.sent = append(w.sent, engine.Descriptor{Entries: t.entries, Cost: 1})
 		}
 	}
-	return w.ds
+	return w.sent
 }
 
 func (t *descriptorForm) fill(values []string) bool {
@@ -89,52 +117,60 @@ func (t *descriptorForm) fill(values []string) bool {
 	return true
 }
 
-// decide decides a request, and reports whether it is denied. The result is valid if ok.
-func (w *world) decide(at int64, domain string, ds []engine.Descriptor) (over, ok bool) {
-	if len(ds) == 0 {
-		return false, false
-	}
-	w.now = time.Unix(0, at)
-	if err := w.decideNow(domain, ds); err != nil {
-		if w.failed++; w.firstErr == nil {
-			w.firstErr = err
-		}
-		return false, false
-	}
-	if w.result.OverLimit {
-		w.denied++
-	}
-	for i := range w.result.Statuses {
-		if s := &w.result.Statuses[i]; isDenied(s) {
-			w.deniedBy[s.Rule.Index]++
+// match finds the rules of a request to decide.
+func (w *world) match(domain string, ds []engine.Descriptor) {
+	w.domain, w.ds = domain, ds
+	w.matches = slices.Grow(w.matches[:0], len(ds))[:len(ds)] // with the memory of earlier keys
+	for i := range ds {
+		m := &w.matches[i]
+		m.rule, m.key, m.cost = nil, m.key[:0], ds[i].Cost
+		if m.cost > 0 {
+			m.rule, m.key = w.set.Domain(domain).Match(ds[i].Entries, m.key)
+			m.key = rules.ShortenKey(m.key, 0)
 		}
 	}
-	return w.result.OverLimit, true
 }
 
-// decideNow decides a request. One descriptor under a rule that decides by its limit alone needs no engine: half of the
+// decide decides the request by a reading, and reports whether it is denied. The result is valid if ok.
+func (w *world) decide(i int, q *accesslog.Request) (over, ok bool) {
+	if len(w.ds) == 0 {
+		return false, false
+	}
+	v := w.readings[i]
+	v.now = time.Unix(0, [...]int64{spread: q.Spread, atOnce: q.Time}[i])
+	if err := w.decideNow(v); err != nil {
+		w.fail(err)
+		return false, false
+	}
+	if v.result.OverLimit {
+		v.denied++
+	}
+	for i := range v.result.Statuses {
+		if s := &v.result.Statuses[i]; isDenied(s) {
+			v.deniedBy[s.Rule.Index]++
+		}
+	}
+	return v.result.OverLimit, true
+}
+
+// fail counts a request that cannot be decided.
+func (w *world) fail(err error) {
+	w.failed++
+	w.firstErr = cmp.Or(w.firstErr, err)
+}
+
+// decideNow decides the request. One descriptor under a rule that decides by its limit alone needs no engine: half of the
 // time of a replay is saved.
-func (w *world) decideNow(domain string, ds []engine.Descriptor) error {
-	w.rule = nil
-	if w.twin != nil && w.twin.rule != nil {
-		return w.takeFrom(w.twin.rule, viewOf(w.twin.key), ds[0].Cost)
+func (w *world) decideNow(v *reading) error {
+	m := &w.matches[0]
+	if len(w.ds) > 1 || m.rule == nil || w.limiters[m.rule.Index] == nil {
+		return v.engine.Decide(context.Background(), w.domain, w.ds, &v.result)
 	}
-	if len(ds) == 1 && ds[0].Cost > 0 {
-		if rule, key := w.keyOf(domain, &ds[0]); rule != nil && w.limiters[rule.Index] != nil {
-			return w.takeFrom(rule, viewOf(key), ds[0].Cost)
-		}
-	}
-	return w.engine.Decide(context.Background(), domain, ds, &w.result)
-}
-
-// takeFrom decides by the limit of a rule.
-func (w *world) takeFrom(rule *rules.Rule, key string, cost int64) error {
-	q := w.limiters[rule.Index].Request(key)
-	q.Cost = cost
-	d, err := w.memory.Take(context.Background(), q)
-	w.rule = rule
-	w.result.OverLimit = !d.Allowed
-	w.result.Statuses = append(w.result.Statuses[:0], engine.Status{Rule: rule, Decision: d, OverLimit: !d.Allowed})
+	q := w.limiters[m.rule.Index].Request(viewOf(m.key))
+	q.Cost = m.cost
+	d, err := v.memory.Take(context.Background(), q)
+	v.result.OverLimit = !d.Allowed
+	v.result.Statuses = append(v.result.Statuses[:0], engine.Status{Rule: m.rule, Decision: d, OverLimit: !d.Allowed})
 	return err
 }
 
@@ -144,17 +180,6 @@ func viewOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b))
 // isDenied reports whether a rule denies its descriptor, or would if it were not in shadow mode.
 func isDenied(s *engine.Status) bool {
 	return s.Rule != nil && !s.Rule.Unlimited && !s.Decision.Allowed
-}
-
-// keyOf returns the key under which a descriptor is counted, and the rule that it matches. It is valid until the
-// next call.
-func (w *world) keyOf(domain string, d *engine.Descriptor) (*rules.Rule, []byte) {
-	if w.rule != nil { // decideNow has asked already
-		return w.rule, w.key
-	}
-	rule, key := w.set.Domain(domain).Match(d.Entries, w.key[:0])
-	w.key = rules.ShortenKey(key, 0)
-	return rule, w.key
 }
 
 // keyLists returns the different lists of keys that the rules of a domain have.

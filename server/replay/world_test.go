@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
+	"github.com/penstock-io/penstock/server/accesslog"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -22,17 +23,20 @@ func TestWorldDecidesAsTheEngineDoes(t *testing.T) {
 			if err != nil {
 				continue // no unit of 0 can be kept free
 			}
-			fast, slow := newWorld(set, 1000), newWorld(set, 1000)
+			fast, slow := newWorld(set, 1000, 1), newWorld(set, 1000, 1)
 			slow.limiters = make([]*penstock.Limiter, len(set.Rules()))
 			random := rand.New(rand.NewPCG(1, 2))
 			at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC).UnixNano()
 			for range 500 {
 				at += random.Int64N(int64(time.Second))
 				ds := []engine.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: fmt.Sprint(random.IntN(3))}}, Cost: random.Int64N(3)}}
-				over, ok := fast.decide(at, "d", ds)
-				wantOver, wantOK := slow.decide(at, "d", ds)
-				if over != wantOver || ok != wantOK || fast.result.Statuses[0] != slow.result.Statuses[0] {
-					t.Fatalf("%s: %+v is decided as %v, %v, %+v; want %v, %v, %+v", text, ds, over, ok, fast.result.Statuses[0], wantOver, wantOK, slow.result.Statuses[0])
+				fast.match("d", ds)
+				slow.match("d", ds)
+				over, ok := fast.decide(spread, &accesslog.Request{Spread: at})
+				wantOver, wantOK := slow.decide(spread, &accesslog.Request{Spread: at})
+				got, want := fast.readings[spread].result.Statuses[0], slow.readings[spread].result.Statuses[0]
+				if over != wantOver || ok != wantOK || got != want {
+					t.Fatalf("%s: %+v is decided as %v, %v, %+v; want %v, %v, %+v", text, ds, over, ok, got, wantOver, wantOK, want)
 				}
 			}
 		}

@@ -24,42 +24,61 @@ type Condition struct {
 // ErrBadCondition is the error of a text that is no condition.
 var ErrBadCondition = errors.New(`bad condition: want [rule NAME] denied|newly denied|denied keys|not understood > NUMBER[%], or [rule NAME] denies|does not deny key PATTERN`)
 
-// The metrics of conditions.
-const (
-	metricDenied        = "denied"
-	metricNewlyDenied   = "newly denied"
-	metricDeniedKeys    = "denied keys"
-	metricNotUnderstood = "not understood"
-)
+// A metric is a number, and of how many it is: of a report, or the sum over some of its rules. One of both may be nil.
+type metric struct {
+	ofAll  func(*Report) (n, of int64)
+	ofRule func(*Rule) (n, of int64)
+}
+
+const metricNewlyDenied = "newly denied"
+
+var metrics = map[string]metric{
+	"denied": {
+		ofAll:  func(r *Report) (n, of int64) { return r.Denied.most(), r.Requests },
+		ofRule: func(r *Rule) (n, of int64) { return r.Denied.most(), r.Requests },
+	},
+	metricNewlyDenied: {
+		ofAll:  func(r *Report) (n, of int64) { return r.Compared.NewlyDenied.most(), r.Requests },
+		ofRule: func(r *Rule) (n, of int64) { return r.NewlyDenied, r.Requests },
+	},
+	"denied keys":    {ofRule: func(r *Rule) (n, of int64) { return r.DeniedKeys, r.Keys }},
+	"not understood": {ofAll: (*Report).notUnderstood},
+}
+
+func (r *Report) notUnderstood() (n, of int64) {
+	for i := range r.Logs {
+		n, of = n+r.Logs[i].Bad, of+r.Logs[i].Lines
+	}
+	return n, of
+}
 
 // ParseCondition parses a condition.
 func ParseCondition(text string) (Condition, error) {
 	c := Condition{text: text}
-	words := strings.Fields(text)
+	if !c.parse(strings.Fields(text)) {
+		return c, fmt.Errorf("%q: %w", text, ErrBadCondition)
+	}
+	return c, nil
+}
+
+func (c *Condition) parse(words []string) (ok bool) {
 	if len(words) > 2 && words[0] == "rule" {
 		c.rule, words = words[1], words[2:]
 	}
 	if len(words) < 3 {
-		return c, fmt.Errorf("%q: %w", text, ErrBadCondition)
+		return false
 	}
 	last := words[len(words)-1]
 	switch verb := strings.Join(words[:len(words)-1], " "); verb {
 	case "denies key", "does not deny key":
-		var err error
+		var err error // such as that of bytes that are no text
 		c.spared = verb != "denies key"
-		if c.keys, err = regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(last), `\*`, ".*") + "$"); err != nil {
-			return c, fmt.Errorf("%q: %w", text, ErrBadCondition) // such as bytes that are no text
-		}
-		return c, nil
+		c.keys, err = regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(last), `\*`, ".*") + "$")
+		return err == nil
 	}
-	if !c.setComparison(words[len(words)-2], last) {
-		return c, fmt.Errorf("%q: %w", text, ErrBadCondition)
-	}
-	switch c.metric = strings.Join(words[:len(words)-2], " "); c.metric {
-	case metricDenied, metricNewlyDenied, metricDeniedKeys, metricNotUnderstood:
-		return c, nil
-	}
-	return c, fmt.Errorf("%q: %w", text, ErrBadCondition)
+	c.metric = strings.Join(words[:len(words)-2], " ")
+	_, ok = metrics[c.metric]
+	return ok && c.setComparison(words[len(words)-2], last)
 }
 
 func (c *Condition) setComparison(operator, number string) (ok bool) {
@@ -101,46 +120,31 @@ func (c *Condition) check(r *Report, s *statistics, o *Options) string {
 
 // values returns a number, and of how many it is.
 func (c *Condition) values(r *Report) (n, of int64) {
-	switch {
-	case c.metric == metricNotUnderstood:
-		for i := range r.Logs {
-			n, of = n+r.Logs[i].Bad, of+r.Logs[i].Lines
-		}
-		return n, of
-	case c.rule == "" && c.metric == metricDenied:
-		return r.Denied.most(), r.Requests
-	case c.rule == "" && c.metric == metricNewlyDenied:
-		return r.Compared.NewlyDenied.most(), r.Requests
+	m := metrics[c.metric]
+	if m.ofRule == nil || c.rule == "" && m.ofAll != nil {
+		return m.ofAll(r)
 	}
 	for i := range r.Rules {
-		rule := &r.Rules[i]
-		if c.rule != "" && rule.Name != c.rule {
-			continue
-		}
-		switch c.metric {
-		case metricDenied:
-			n, of = n+rule.Denied.most(), of+rule.Requests
-		case metricNewlyDenied:
-			n, of = n+rule.NewlyDenied, of+rule.Requests
-		default:
-			n, of = n+rule.DeniedKeys, of+rule.Keys
+		if rule := &r.Rules[i]; c.isAbout(rule.Name) {
+			ruleN, ruleOf := m.ofRule(rule)
+			n, of = n+ruleN, of+ruleOf
 		}
 	}
 	return n, of
 }
 
+func (c *Condition) isAbout(rule string) bool { return c.rule == "" || c.rule == rule }
+
 // checkKeys returns why a report fails because of a key that was denied. If not all keys were counted, one
 // of the others may be such a key.
 func (c *Condition) checkKeys(s *statistics, o *Options) string {
 	for i, rule := range o.Rules.Rules() {
-		if c.rule != "" && rule.Name != c.rule {
+		if !c.isAbout(rule.Name) {
 			continue
 		}
-		keys := &s.rules[i].keys
-		for j := range keys.all {
-			k := &keys.all[j]
-			if key, n := keys.text(k), max(k.denied, k.atOnce); n > 0 && c.matches(key) {
-				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, key, rule.Name, thousands(n))
+		for _, k := range s.rules[i].keys {
+			if n := max(k.denied, k.atOnce); n > 0 && c.matches(k.key) {
+				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, k.key, rule.Name, thousands(n))
 			}
 		}
 		if n := s.rules[i].othersDenied; n > 0 {
@@ -154,13 +158,11 @@ func (c *Condition) checkKeys(s *statistics, o *Options) string {
 func (c *Condition) checkSpared(s *statistics, o *Options, bounds bool) string {
 	seen, others := int64(0), int64(0)
 	for i, rule := range o.Rules.Rules() {
-		if c.rule != "" && rule.Name != c.rule {
+		if !c.isAbout(rule.Name) {
 			continue
 		}
-		keys := &s.rules[i].keys
-		for j := range keys.all {
-			k := &keys.all[j]
-			if !c.matches(keys.text(k)) {
+		for _, k := range s.rules[i].keys {
+			if !c.matches(k.key) {
 				continue
 			}
 			if k.denied > 0 && (k.atOnce > 0 || !bounds) {

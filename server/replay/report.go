@@ -123,7 +123,7 @@ func (r *run) ruleReport(i int) Rule {
 	rule, s := r.options.Rules.Rules()[i], &r.stats.rules[i]
 	found := Rule{
 		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: r.both(func(v int) int64 { return r.new.readings[v].deniedBy[i] }), NewlyDenied: s.newly,
-		Keys: int64(len(s.keys.all)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
+		Keys: int64(len(s.keys)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
 		Suggested: s.suggest(r.options),
 	}
 	if !rule.Unlimited {

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"cmp"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 type statistics struct {
 	rules    []ruleStatistics // by the index of the rule
 	timeline timeline
-	suggest  bool
 	keys     int // that are counted
 	maxKeys  int
 	bytes    int // of their texts
@@ -22,49 +20,20 @@ type statistics struct {
 
 type ruleStatistics struct {
 	requests, denied, newly int64
-	keys                    keyTable
-	others                  int64   // requests of keys that are not counted, because there are too many …
-	othersDenied            int64   // … and how many of them were denied
-	grid                    *grid   // nil if no limit is suggested
-	needs                   []*need // of the keys, if there is a grid
+	byKey                   map[string]*keyStatistics
+	keys                    []*keyStatistics // in the order in which they were seen
+	others                  int64            // requests of keys that are not counted, because there are too many …
+	othersDenied            int64            // … and how many of them were denied
+	grid                    *grid            // nil if no limit is suggested
 }
 
-// A keyStatistics is what happened to a key. It has no pointers: there may be millions.
+// A keyStatistics is what happened to a key.
 type keyStatistics struct {
+	key                     string
 	requests, denied, newly int64
 	atOnce                  int64 // denials, if all requests of a second came at once
 	first, last             int64 // denials
-	start, end              int   // of the text
-}
-
-// A keyTable has the keys of a rule, in the order in which they were seen. They are told apart by a hash of 64 bits.
-type keyTable struct {
-	seed  maphash.Seed
-	index map[uint64]uint32
-	all   []keyStatistics
-	texts []byte
-}
-
-func newKeyTable() keyTable { return keyTable{seed: maphash.MakeSeed(), index: map[uint64]uint32{}} }
-
-func (t *keyTable) text(k *keyStatistics) string { return string(t.texts[k.start:k.end]) }
-
-// find returns the number of a key, or -1, and its hash.
-func (t *keyTable) find(text []byte) (i int, hash uint64) {
-	hash = maphash.Bytes(t.seed, text)
-	if i, ok := t.index[hash]; ok {
-		return int(i), hash
-	}
-	return -1, hash
-}
-
-// add adds a key, and returns its number.
-func (t *keyTable) add(text []byte, hash uint64) int {
-	n := len(t.all)
-	t.index[hash] = uint32(n)
-	t.texts = append(t.texts, text...)
-	t.all = append(t.all, keyStatistics{start: len(t.texts) - len(text), end: len(t.texts)})
-	return n
+	need                    *need // nil if no limit is suggested
 }
 
 // A counted is a descriptor that was decided.
@@ -81,11 +50,11 @@ const averageKey = 256
 
 func newStatistics(o *Options) statistics {
 	all := o.Rules.Rules()
-	s := statistics{rules: make([]ruleStatistics, len(all)), suggest: o.Suggest > 0, maxKeys: o.MaxKeys}
+	s := statistics{rules: make([]ruleStatistics, len(all)), maxKeys: o.MaxKeys}
 	s.timeline.rows = make([][columns]Bucket, len(all))
 	for i, r := range all {
-		s.rules[i].keys = newKeyTable()
-		if s.suggest && !r.Unlimited && !r.Limit.HasPermits() {
+		s.rules[i].byKey = map[string]*keyStatistics{}
+		if o.Suggest > 0 && !r.Unlimited && !r.Limit.HasPermits() {
 			s.rules[i].grid = newGrid(r.Limit, o.MaxKeys)
 		}
 	}
@@ -104,21 +73,21 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 	if denied {
 		r.denied++
 	}
-	i, hash := r.keys.find(c.key)
+	key := r.byKey[string(c.key)]
 	switch {
-	case i >= 0:
+	case key != nil:
 	case s.hasRoom(len(c.key)):
-		i = r.keys.add(c.key, hash)
+		key = &keyStatistics{key: string(c.key)}
+		r.byKey[key.key], r.keys = key, append(r.keys, key)
 	default:
 		if r.others++; denied {
 			r.othersDenied++
 		}
 		return
 	}
-	key := &r.keys.all[i]
 	key.requests++
 	if r.grid != nil {
-		r.addNeed(i, c)
+		key.need = r.grid.add(key.need, key.key, c.atOnce, c.cost)
 	}
 	if !denied {
 		return
@@ -135,18 +104,9 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 
 // addAtOnce counts a denial of a key by the second reading.
 func (s *statistics) addAtOnce(rule *rules.Rule, key []byte) {
-	keys := &s.rules[rule.Index].keys
-	if i, _ := keys.find(key); i >= 0 {
-		keys.all[i].atOnce++
+	if k := s.rules[rule.Index].byKey[string(key)]; k != nil {
+		k.atOnce++
 	}
-}
-
-// addNeed adds a request to what a key needs.
-func (r *ruleStatistics) addNeed(i int, c *counted) {
-	if i == len(r.needs) {
-		r.needs = append(r.needs, nil)
-	}
-	r.needs[i] = r.grid.add(r.needs[i], c.key, c.atOnce, c.cost)
 }
 
 // hasRoom reports whether there is room for one more key of so many bytes, and takes it.
@@ -164,14 +124,13 @@ func (r *ruleStatistics) mostDenied(most int) (top []Key, deniedKeys int64) {
 	byDenials := func(a, b Key) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
 	}
-	for i := range r.keys.all {
-		k := &r.keys.all[i]
+	for _, k := range r.keys {
 		if k.denied == 0 {
 			continue
 		}
 		deniedKeys++
 		top = append(top, Key{
-			Key: r.keys.text(k), Requests: k.requests, Denied: k.denied, NewlyDenied: k.newly,
+			Key: k.key, Requests: k.requests, Denied: k.denied, NewlyDenied: k.newly,
 			First: time.Unix(0, k.first).UTC(), Last: time.Unix(0, k.last).UTC(),
 		})
 		if len(top) >= 1000+2*most { // so that a list of all keys is never needed

@@ -89,12 +89,12 @@ func countsAround(count int64) (counts []int64) {
 const rounding = 1e-9
 
 // add adds a request to what a key needs.
-func (g *grid) add(n *need, key []byte, at, cost int64) *need {
+func (g *grid) add(n *need, key string, at, cost int64) *need {
 	if n == nil {
 		n = &need{last: at, levels: make([]float64, len(g.counts)), most: make([]int32, max(len(g.counts), 1))}
 	}
 	if g.window != nil {
-		n.most[0] = max(n.most[0], g.window.used(string(key), at, cost))
+		n.most[0] = max(n.most[0], g.window.used(key, at, cost))
 		return n
 	}
 	periods := float64(at-n.last) / float64(g.limit.Period)
@@ -131,12 +131,11 @@ type Point struct {
 
 // suggest returns the smallest limit for a share of the keys or requests, or nil if there are none.
 func (r *ruleStatistics) suggest(o *Options) *Suggestion {
-	if len(r.needs) == 0 {
+	if r.grid == nil || len(r.keys) == 0 {
 		return nil
 	}
 	total, denied := int64(0), int64(0)
-	for i := range r.keys.all {
-		k := &r.keys.all[i]
+	for _, k := range r.keys {
 		if total += k.weight(o.SuggestByRequests); k.denied > 0 {
 			denied += k.weight(o.SuggestByRequests)
 		}
@@ -163,10 +162,10 @@ func (r *ruleStatistics) suggest(o *Options) *Suggestion {
 // often as it was seen.
 func (r *ruleStatistics) quantile(i int, share float64, byRequests bool) (units int64, isAll bool) {
 	type keyNeed struct{ units, weight int64 }
-	all, total := make([]keyNeed, len(r.needs)), int64(0)
-	for k, n := range r.needs {
-		all[k] = keyNeed{int64(n.most[i]), r.keys.all[k].weight(byRequests)}
-		total += all[k].weight
+	all, total := make([]keyNeed, len(r.keys)), int64(0)
+	for j, k := range r.keys {
+		all[j] = keyNeed{int64(k.need.most[i]), k.weight(byRequests)}
+		total += all[j].weight
 	}
 	slices.SortFunc(all, func(a, b keyNeed) int { return cmp.Compare(a.units, b.units) })
 	wanted, last := int64(math.Ceil(share*float64(total))), len(all)-1

@@ -15,11 +15,15 @@ import (
 // blocks. A daemon whose log is not read must still decide, and shut down on a signal.
 type logWriter struct {
 	to      io.Writer
-	lines   chan []byte
-	dropped atomic.Int64       // lines dropped since the last warning
-	flushes chan chan struct{} // each is closed when all queued lines are written
-	closing chan struct{}      // closed by close: write the queued lines and stop
-	done    chan struct{}
+	queue   chan logLine
+	dropped atomic.Int64  // lines dropped since the last warning
+	closed  chan struct{} // nothing more is written
+}
+
+// A logLine is a line to write, or else a channel to close, because all lines before it are written.
+type logLine struct {
+	text    []byte
+	written chan struct{}
 }
 
 const (
@@ -30,20 +34,19 @@ const (
 // newLog returns a logger with the configured level and format, and its writer, which
 // must be closed.
 func newLog(c *server.Config, to io.Writer) (*slog.Logger, *logWriter) {
-	w := &logWriter{
-		to: to, lines: make(chan []byte, maxQueuedLines),
-		flushes: make(chan chan struct{}), closing: make(chan struct{}), done: make(chan struct{}),
-	}
+	w := &logWriter{to: to, queue: make(chan logLine, maxQueuedLines), closed: make(chan struct{})}
 	o := &slog.HandlerOptions{Level: c.LogLevel}
 	if c.Ratelimit != nil && c.LogFormat == "json" {
 		o.ReplaceAttr = ratelimitFields
 	}
-	log := slog.New(slog.NewTextHandler(w, o))
-	if c.LogFormat == "json" {
-		log = slog.New(slog.NewJSONHandler(w, o))
+	logTo := func(to io.Writer) *slog.Logger {
+		if c.LogFormat == "json" {
+			return slog.New(slog.NewJSONHandler(to, o))
+		}
+		return slog.New(slog.NewTextHandler(to, o))
 	}
-	go w.run(log)
-	return log, w
+	go w.run(logTo(to))
+	return logTo(w), w
 }
 
 // ratelimitFields names the fields of JSON lines as envoyproxy/ratelimit does.
@@ -65,61 +68,48 @@ func ratelimitFields(groups []string, a slog.Attr) slog.Attr {
 // Write queues a line. It never blocks.
 func (w *logWriter) Write(line []byte) (int, error) {
 	select {
-	case w.lines <- bytes.Clone(line):
+	case w.queue <- logLine{text: bytes.Clone(line)}:
 	default:
 		w.dropped.Add(1)
 	}
 	return len(line), nil
 }
 
-func (w *logWriter) run(log *slog.Logger) {
-	defer close(w.done)
+// run writes the queued lines, and warnings by a log without the queue.
+func (w *logWriter) run(direct *slog.Logger) {
 	for {
 		select {
-		case line := <-w.lines:
-			w.write(log, line)
-		case done := <-w.flushes:
-			w.writeAll(log)
-			close(done)
-		case <-w.closing:
-			w.writeAll(log)
+		case line := <-w.queue:
+			if line.written != nil {
+				close(line.written)
+				continue
+			}
+			_, _ = w.to.Write(line.text) // an error cannot be logged
+			if n := w.dropped.Swap(0); n > 0 {
+				direct.Warn("log output was blocked, lines were dropped", "lines", n)
+			}
+		case <-w.closed:
 			return
 		}
 	}
 }
 
-func (w *logWriter) writeAll(log *slog.Logger) {
-	for len(w.lines) > 0 {
-		w.write(log, <-w.lines)
-	}
-}
-
-func (w *logWriter) write(log *slog.Logger, line []byte) {
-	_, _ = w.to.Write(line) // an error cannot be logged
-	if n := w.dropped.Swap(0); n > 0 {
-		log.Warn("log output was blocked, lines were dropped", "lines", n)
-	}
-}
-
 // flush waits until all queued lines are written, for at most flushTimeout.
 func (w *logWriter) flush() {
-	done, late := make(chan struct{}), time.After(flushTimeout)
+	written, late := make(chan struct{}), time.After(flushTimeout)
 	select {
-	case w.flushes <- done:
+	case w.queue <- logLine{written: written}:
 	case <-late:
 		return
 	}
 	select {
-	case <-done:
+	case <-written:
 	case <-late:
 	}
 }
 
 // close writes the queued lines and stops, within flushTimeout.
 func (w *logWriter) close() {
-	close(w.closing)
-	select {
-	case <-w.done:
-	case <-time.After(flushTimeout):
-	}
+	w.flush()
+	close(w.closed)
 }

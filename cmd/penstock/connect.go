@@ -118,24 +118,22 @@ func (f *connectFlags) settings() (*server.Config, error) {
 }
 
 // readToken returns the token of the flags, or else that of the settings.
-func (f *connectFlags) readToken(settings *server.Config) (token string, err error) {
+func (f *connectFlags) readToken(settings *server.Config) (string, error) {
+	token, file, setting := f.token, f.tokenFile, "--token-file"
 	switch {
-	case f.token != "" && f.tokenFile != "":
+	case token != "" && file != "":
 		return "", errors.New("--token and --token-file: want one of them")
-	case f.token != "":
-		return f.token, nil
-	case f.tokenFile != "":
-		if token, err = server.ReadToken(f.tokenFile); err != nil {
-			err = fmt.Errorf("--token-file: %w", err)
-		}
-	case settings.Token != "" || settings.TokenFile == "":
-		return settings.Token, nil
-	default:
-		if token, err = server.ReadToken(settings.TokenFile); err != nil {
-			err = fmt.Errorf("the server's token-file: %w", err)
-		}
+	case token == "" && file == "":
+		token, file, setting = settings.Token, settings.TokenFile, "the server's token-file"
 	}
-	return token, err
+	if token != "" || file == "" {
+		return token, nil
+	}
+	token, err := server.ReadToken(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", setting, err)
+	}
+	return token, nil
 }
 
 // serverURL returns the URL in --server or, without it, that of a listener on this

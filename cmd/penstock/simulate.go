@@ -36,7 +36,7 @@ Traffic is one of:
 			if raw {
 				return json.NewEncoder(c.OutOrStdout()).Encode(s)
 			}
-			s.Draw(c.OutOrStdout(), simulator.DrawOptions{Color: wantsColor(c.OutOrStdout())})
+			s.Draw(c.OutOrStdout(), wantsColor(c.OutOrStdout()))
 			return nil
 		},
 	}

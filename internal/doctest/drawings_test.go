@@ -66,7 +66,7 @@ func drawSimulation(t *testing.T, words, _ string) string {
 	s.Lanes = slices.DeleteFunc(s.Lanes, func(l simulator.Lane) bool { return !l.Written })
 	s.Summary = ""
 	var b strings.Builder
-	s.Draw(&b, simulator.DrawOptions{})
+	s.Draw(&b, false)
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 

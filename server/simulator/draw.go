@@ -5,28 +5,20 @@ import (
 	"io"
 	"time"
 
-	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/timespan"
 	"github.com/penstock-io/penstock/server/replay"
 )
 
-// DrawOptions are the settings of [Simulation.Draw].
-type DrawOptions struct {
-	Width int  // of the time axis, in columns; default 64
-	Color bool // whether the output is a terminal that shows colors
-}
-
 const (
-	defaultWidth = 64
-	red          = "\x1b[31m"
-	plain        = "\x1b[0m"
+	width = 64 // of the time axis, in columns
+	red   = "\x1b[31m"
+	plain = "\x1b[0m"
 )
 
 // Draw draws the lanes for a terminal: for each algorithm the units that passed, at the
-// time when they act, and those that were denied.
-func (s *Simulation) Draw(w io.Writer, o DrawOptions) {
-	o.Width = defaults.Or(o.Width, defaultWidth)
-	d := drawing{o: o, length: s.length()}
+// time when they act, and those that were denied. Color is for a terminal that shows colors.
+func (s *Simulation) Draw(w io.Writer, color bool) {
+	d := drawing{color: color, length: s.length()}
 	for i := range s.Lanes {
 		d.columns(&s.Lanes[i])
 	}
@@ -47,14 +39,14 @@ func (s *Simulation) length() (last time.Duration) {
 }
 
 type drawing struct {
-	o      DrawOptions
+	color  bool
 	length time.Duration
 	most   int64 // in any column of any lane
 }
 
 // columns sums up the units that passed and were denied in each column.
 func (d *drawing) columns(l *Lane) (passed, denied []int64) {
-	passed, denied = make([]int64, d.o.Width), make([]int64, d.o.Width)
+	passed, denied = make([]int64, width), make([]int64, width)
 	for _, r := range l.Results {
 		column := &denied[d.column(r.At)]
 		if r.Allowed {
@@ -67,7 +59,7 @@ func (d *drawing) columns(l *Lane) (passed, denied []int64) {
 }
 
 func (d *drawing) column(at time.Duration) int {
-	return min(int(float64(at)/float64(d.length)*float64(d.o.Width)), d.o.Width-1)
+	return min(int(float64(at)/float64(d.length)*width), width-1)
 }
 
 func (d *drawing) lane(l *Lane) string {
@@ -88,7 +80,7 @@ func (d *drawing) lane(l *Lane) string {
 }
 
 func (d *drawing) red(text string) string {
-	if !d.o.Color {
+	if !d.color {
 		return text
 	}
 	return red + text + plain
@@ -99,5 +91,5 @@ func (d *drawing) bars(units []int64) string { return replay.Bars(units, d.most)
 // axis draws the time from the first to the last arrival.
 func (d *drawing) axis() string {
 	end := d.length.Round(max(d.length/1000, 1)).String()
-	return fmt.Sprintf("%11s0s%*s", "", d.o.Width-len("0s"), end)
+	return fmt.Sprintf("%11s0s%*s", "", width-len("0s"), end)
 }

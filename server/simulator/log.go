@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,48 +72,51 @@ type LogLane struct {
 
 // RunLog replays a log, or a recording, under limits. It decides as the server would, in virtual time.
 func RunLog(ctx context.Context, log []byte, q LogQuery) (*LogSimulation, error) {
-	limits, written, err := q.limits()
+	lanes, err := q.lanes()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, MaxLogTime)
 	defer cancel()
-	s := &LogSimulation{Limit: q.Limits[0]}
-	for i, l := range limits {
-		lane := LogLane{Algorithm: l.Algorithm.String(), Limit: l.String(), Written: written[i], Top: []replay.Key{}, Timeline: []replay.Bucket{}}
-		if err := l.Validate(); err != nil {
-			lane.Error = err.Error()
-		} else if err := s.run(ctx, log, &q, &lane); err != nil {
+	s := &LogSimulation{Limit: q.Limits[0], Lanes: lanes}
+	for i := range lanes {
+		if lanes[i].Error != "" {
+			continue
+		}
+		if err := s.run(ctx, log, &q, &lanes[i]); err != nil {
 			return nil, err
 		}
-		s.Lanes = append(s.Lanes, lane)
 	}
 	return s, nil
 }
 
-// limits returns the limits to try, and which of them are written so: all algorithms of one, or several as they are.
-func (q *LogQuery) limits() (limits []penstock.Limit, written []bool, err error) {
+// lanes returns a lane for each limit to try: for one with all algorithms, or for several as they are.
+func (q *LogQuery) lanes() (lanes []LogLane, err error) {
 	if n := len(q.Limits); n < 1 || n > MaxLogLimits {
-		return nil, nil, fmt.Errorf("%w: %d limits: want 1 to %d", ErrBadTraffic, n, MaxLogLimits)
+		return nil, fmt.Errorf("%w: %d limits: want 1 to %d", ErrBadTraffic, n, MaxLogLimits)
 	}
 	for _, text := range q.Limits {
 		l, err := parseLimit(text)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		limits, written = append(limits, l), append(written, true)
-	}
-	if len(limits) > 1 {
-		return limits, written, nil
-	}
-	l := limits[0]
-	limits, written = nil, nil
-	for _, a := range penstock.Algorithms() {
-		if other := limitFor(l, a, false); !other.HasPermits() {
-			limits, written = append(limits, other), append(written, a == l.Algorithm)
+		if len(q.Limits) > 1 {
+			lanes = append(lanes, newLogLane(l, true))
+			continue
+		}
+		for other := range variants(l, false) {
+			lanes = append(lanes, newLogLane(other, other.Algorithm == l.Algorithm))
 		}
 	}
-	return limits, written, nil
+	return lanes, nil
+}
+
+func newLogLane(l penstock.Limit, written bool) LogLane {
+	lane := LogLane{Algorithm: l.Algorithm.String(), Limit: l.String(), Written: written, Top: []replay.Key{}, Timeline: []replay.Bucket{}}
+	if err := l.Validate(); err != nil {
+		lane.Error = err.Error()
+	}
+	return lane
 }
 
 func (s *LogSimulation) run(ctx context.Context, log []byte, q *LogQuery, lane *LogLane) error {
@@ -156,21 +160,17 @@ func (q *LogQuery) text() string { return string(rules.AppendKey(nil, q.By)) }
 
 // rules returns a rule with the limit and the entries. JSON is YAML.
 func (q *LogQuery) rules(limit string) (*rules.Set, error) {
-	node := map[string]any{}
-	top := node
-	for i, e := range q.By {
-		if i > 0 {
-			next := map[string]any{}
-			node["descriptors"] = []any{next}
-			node = next
-		}
+	node := map[string]any{"limit": limit}
+	for i, e := range slices.Backward(q.By) {
 		node["key"] = e.Key
 		if e.Value != "" {
 			node["value"] = e.Value
 		}
+		if i > 0 {
+			node = map[string]any{"descriptors": []any{node}}
+		}
 	}
-	node["limit"] = limit
-	text, err := json.Marshal(map[string]any{"domain": q.Domain, "descriptors": []any{top}})
+	text, err := json.Marshal(map[string]any{"domain": q.Domain, "descriptors": []any{node}})
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -134,15 +135,24 @@ func parseLimit(text string) (penstock.Limit, error) {
 func simulate(l penstock.Limit, arrivals []Arrival, onClock bool) *Simulation {
 	s := &Simulation{Limit: l, Arrivals: arrivals}
 	start := startFor(l)
-	for _, a := range penstock.Algorithms() {
-		lane := Lane{Algorithm: a, Limit: limitFor(l, a, onClock), Written: a == l.Algorithm}
-		if !lane.Limit.HasPermits() {
-			lane.run(start, arrivals)
-			s.Lanes = append(s.Lanes, lane)
-		}
+	for other := range variants(l, onClock) {
+		lane := Lane{Algorithm: other.Algorithm, Limit: other, Written: other.Algorithm == l.Algorithm}
+		lane.run(start, arrivals)
+		s.Lanes = append(s.Lanes, lane)
 	}
 	s.Summary = s.summarize()
 	return s
+}
+
+// variants returns the limit with each algorithm that can be simulated.
+func variants(l penstock.Limit, onClock bool) iter.Seq[penstock.Limit] {
+	return func(yield func(penstock.Limit) bool) {
+		for _, a := range penstock.Algorithms() {
+			if other := limitFor(l, a, onClock); !other.HasPermits() && !yield(other) {
+				return
+			}
+		}
+	}
 }
 
 // limitFor returns the limit with another algorithm. On the clock, windows begin at

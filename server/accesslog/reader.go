@@ -74,7 +74,6 @@ const maxLogs = 512
 // A Reader reads the requests of logs in the order of time.
 type Reader struct {
 	sources []*source
-	wants   *wanted
 	read    int64
 	size    int64
 }
@@ -89,7 +88,7 @@ func Open(paths []string, o *Options) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{wants: w}
+	r := &Reader{}
 	o.Window = cmp.Or(o.Window, defaultWindow)
 	for _, name := range names {
 		if info, err := os.Stat(name); err == nil {

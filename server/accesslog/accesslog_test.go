@@ -215,11 +215,11 @@ func TestReaderOfEmptyLog(t *testing.T) {
 // parseAll has every format parse a line.
 func parseAll(t *testing.T, text []byte) {
 	t.Helper()
-	detectFormat(text)
 	w, err := newWanted(&Options{Entries: append(wantEntries, Entry{"tenant", "field:labels.tenant"}, Entry{"net", "address:address"})})
 	if err != nil {
 		t.Fatal(err)
 	}
+	(&source{wants: w}).detectFormat(text)
 	for i := range formats {
 		s := &source{options: &Options{}, wants: w}
 		s.setFormat(&formats[i])

@@ -11,53 +11,53 @@ import (
 
 // A format is one kind of log.
 type format struct {
-	name   string
-	detect func(text []byte) bool
-	parse  func(s *source, text []byte, l *line) bool
-	atEnd  bool      // its times are those of the end of requests
-	json   jsonNames // of a JSON log: where it has what
+	name  string
+	parse func(s *source, text []byte, l *line) bool
+	atEnd bool      // its times are those of the end of requests
+	marks []string  // of a JSON log: names by which it is told apart
+	json  jsonNames // of a JSON log: where it has what
 }
 
 const recordingFormat = "recording"
 
 // The formats are tried in this order.
 var formats = []format{
-	{name: recordingFormat, detect: isRecording, parse: parseRecording},
-	{name: "traefik", detect: isJSONWith("StartUTC"), parse: parseJSON, json: jsonNames{
+	{name: recordingFormat, parse: parseRecording},
+	{name: "traefik", parse: parseJSON, marks: []string{"StartUTC"}, json: jsonNames{
 		time: "StartUTC", fields: [numFields]string{
 			"ClientHost", "ClientUsername", "RequestMethod", "RequestPath", "RequestHost", "DownstreamStatus", "request_User-Agent", "request_Referer",
 		},
 	}},
-	{name: "kong", detect: isJSONWith("started_at", "latencies"), parse: parseJSON, json: jsonNames{
+	{name: "kong", parse: parseJSON, marks: []string{"started_at", "latencies"}, json: jsonNames{
 		time: "started_at", fields: [numFields]string{
 			"client_ip", "consumer.username", "request.method", "request.uri", "request.headers.host", "response.status",
 			"request.headers.user-agent", "request.headers.referer",
 		},
 	}},
-	{name: "caddy", detect: isJSONWith("ts", "request"), parse: parseJSON, atEnd: true, json: jsonNames{
+	{name: "caddy", parse: parseJSON, marks: []string{"ts", "request"}, atEnd: true, json: jsonNames{
 		time: "ts", duration: "duration", unit: time.Second, fields: [numFields]string{
 			"request.client_ip", "user_id", "request.method", "request.uri", "request.host", "status",
 			"request.headers.User-Agent", "request.headers.Referer",
 		},
 	}},
-	{name: "envoy", detect: isJSONWith("start_time"), parse: parseJSON, json: jsonNames{
+	{name: "envoy", parse: parseJSON, marks: []string{"start_time"}, json: jsonNames{
 		time: "start_time", fields: [numFields]string{
 			"downstream_remote_address", "user", "method", "path", "authority", "response_code", "user_agent", "referer",
 		},
 	}},
-	{name: "nginx", detect: isJSONWith("remote_addr"), parse: parseJSON, atEnd: true, json: jsonNames{
+	{name: "nginx", parse: parseJSON, marks: []string{"remote_addr"}, atEnd: true, json: jsonNames{
 		time: "msec", times: []string{"time_iso8601", "time_local", "time", "timestamp", "@timestamp"},
 		duration: "request_time", unit: time.Second, request: "request", fields: [numFields]string{
 			"remote_addr", "remote_user", "request_method", "request_uri", "host", "status", "http_user_agent", "http_referer",
 		},
 	}},
-	{name: "json", detect: isJSONWith(), parse: parseJSON, json: jsonNames{
+	{name: "json", parse: parseJSON, json: jsonNames{
 		time: "time", fields: [numFields]string{"address", "user", "method", "uri", "host", "status", "user_agent", "referer"},
 	}},
-	{name: "cloudfront", detect: isCloudFront, parse: parseCloudFront, atEnd: true},
-	{name: "alb", detect: isALB, parse: parseALB},
-	{name: "haproxy", detect: isHAProxy, parse: parseHAProxy},
-	{name: "combined", detect: isCombined, parse: parseCombined, atEnd: true},
+	{name: "cloudfront", parse: parseCloudFront, atEnd: true},
+	{name: "alb", parse: parseALB},
+	{name: "haproxy", parse: parseHAProxy},
+	{name: "combined", parse: parseCombined, atEnd: true},
 }
 
 // FormatNames returns the names of all formats.
@@ -78,22 +78,22 @@ func formatNamed(name string) *format {
 	return nil
 }
 
-// detectFormat returns the format of a line, or nil.
-func detectFormat(text []byte) *format {
+// detectFormat returns the first format that fits a line, or nil. Of JSON logs the names of a line decide, rather than
+// whether it can be parsed: its time may have a name of the user's.
+func (s *source) detectFormat(text []byte) *format {
 	for i := range formats {
-		if formats[i].detect(text) {
-			return &formats[i]
+		f := &formats[i]
+		fits := f.isJSON() && isObjectWith(text, f.marks) || !f.isJSON() && f.parse(s, text, &line{})
+		if fits {
+			return f
 		}
 	}
 	return nil
 }
 
-// Recordings: each line is kept as it is, for recording.Parse.
+func (f *format) isJSON() bool { return f.json.time != "" }
 
-func isRecording(text []byte) bool {
-	_, ok := recording.Time(text)
-	return ok
-}
+// Recordings: each line is kept as it is, for recording.Parse.
 
 func parseRecording(_ *source, text []byte, l *line) (ok bool) {
 	l.time, ok = recording.Time(text)
@@ -103,16 +103,6 @@ func parseRecording(_ *source, text []byte, l *line) (ok bool) {
 // Combined: 203.0.113.9 - ada [02/Jan/2006:15:04:05 -0700] "GET /path HTTP/1.1" 200 512 "referer" "agent",
 // of nginx and Apache. Common, which ends before the referer, is understood, too, and so is what Traefik
 // appends: the last part is the duration, such as 12ms. So does rt=0.012.
-
-func isCombined(text []byte) bool {
-	_, date, ok := bytes.Cut(text, []byte(" ["))
-	if !ok {
-		return false
-	}
-	date, _, ok = bytes.Cut(date, []byte(`] "`))
-	_, isTime := logTime(date)
-	return ok && isTime
-}
 
 func parseCombined(s *source, text []byte, l *line) bool {
 	space := bytes.IndexByte(text, ' ')
@@ -173,16 +163,11 @@ func lastDuration(text []byte) (d int64, ok bool) {
 // ALB of AWS: https 2026-01-02T15:04:05.123456Z app/name 203.0.113.9:4711 … "GET https://host:443/path HTTP/1.1" "agent" …
 // The time of the second part is that of the response; the 22nd is that of the request.
 
-func isALB(text []byte) bool {
-	kind, rest, _ := bytes.Cut(text, []byte(" "))
-	date, _, _ := bytes.Cut(rest, []byte(" "))
-	_, ok := isoTime(date)
-	return ok && slices.Contains([]string{"http", "https", "h2", "grpcs", "ws", "wss"}, string(kind))
-}
+var albKinds = []string{"http", "https", "h2", "grpcs", "ws", "wss"}
 
 func parseALB(_ *source, text []byte, l *line) (ok bool) {
 	parts := splitter{rest: text, by: ' '}
-	parts.next()
+	isKind := slices.Contains(albKinds, string(parts.next()))
 	end, isTime := isoTime(parts.next())
 	parts.next()
 	l.setAddress(parts.next())
@@ -195,7 +180,7 @@ func parseALB(_ *source, text []byte, l *line) (ok bool) {
 	if l.time, ok = isoTime(parts.next()); !ok {
 		l.time = end // an old line, which ends earlier
 	}
-	return isTime
+	return isKind && isTime
 }
 
 // HAProxy: … 203.0.113.9:4711 [02/Jan/2006:15:04:05.123] frontend backend/server timers status bytes … "GET /path HTTP/1.1",
@@ -212,15 +197,6 @@ func haproxyDate(text []byte) int {
 			return from
 		}
 	}
-}
-
-func isHAProxy(text []byte) bool {
-	at := haproxyDate(text)
-	if at < 0 {
-		return false
-	}
-	_, ok := logTime(text[at : at+24])
-	return ok
 }
 
 func parseHAProxy(_ *source, text []byte, l *line) (ok bool) {
@@ -253,10 +229,6 @@ var cloudFrontFields = strings.Fields("date time x-edge-location sc-bytes c-ip c
 var fieldOfColumn = map[string]field{
 	"c-ip": fieldAddress, "cs-method": fieldMethod, "x-host-header": fieldHost, "sc-status": fieldStatus,
 	"cs(Referer)": fieldReferer, "cs(User-Agent)": fieldUserAgent,
-}
-
-func isCloudFront(text []byte) bool {
-	return len(text) > 19 && text[4] == '-' && text[10] == '\t' && text[19] == '\t'
 }
 
 func parseCloudFront(s *source, text []byte, l *line) bool {
@@ -306,20 +278,11 @@ type jsonNames struct {
 	fields         [numFields]string
 }
 
-// isJSONWith returns whether a line is an object with these names.
-func isJSONWith(names ...string) func([]byte) bool {
-	return func(text []byte) bool {
-		text = bytes.TrimSpace(text)
-		if len(text) < 2 || text[0] != '{' || text[len(text)-1] != '}' {
-			return false
-		}
-		for _, name := range names {
-			if !bytes.Contains(text, []byte(`"`+name+`"`)) {
-				return false
-			}
-		}
-		return true
-	}
+// isObjectWith reports whether a line is an object with these names.
+func isObjectWith(text []byte, names []string) bool {
+	text = bytes.TrimSpace(text)
+	return len(text) > 1 && text[0] == '{' && text[len(text)-1] == '}' &&
+		!slices.ContainsFunc(names, func(name string) bool { return !bytes.Contains(text, []byte(`"`+name+`"`)) })
 }
 
 // setJSON prepares the source to read a JSON log.

@@ -238,7 +238,7 @@ func (w *wanted) check(s *source) error {
 		return nil
 	}
 	for _, v := range w.entries {
-		if v.inLog && v.field >= numFields && s.format.json.time == "" {
+		if v.inLog && v.field >= numFields && !s.format.isJSON() {
 			name := w.others[v.field-numFields]
 			_, problem := fieldNamed(name)
 			return fmt.Errorf("%s: a log of the format %s has no field %q: %s", s.Name, s.Format, name, problem)

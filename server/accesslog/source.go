@@ -130,7 +130,7 @@ func (s *source) detect() {
 			continue
 		}
 		if s.format == nil {
-			s.setFormat(detectFormat(text))
+			s.setFormat(s.detectFormat(text))
 		}
 		var l line
 		if s.format != nil && s.parse(text, &l) {
@@ -148,7 +148,7 @@ func (s *source) setFormat(f *format) {
 		return
 	}
 	s.format, s.Format, s.AtEnd = f, f.name, f.atEnd
-	if f.json.time != "" {
+	if f.isJSON() {
 		s.setJSON(f.json)
 	}
 }

@@ -217,34 +217,18 @@ const (
 	memoryAdaptive = 2 // a strategy of the Go version
 )
 
-// A control is what happens to a request that does not fit at once.
-type control int
-
-const (
-	reject control = iota
-	throttling
-	warmUp
-	warmUpThrottling
-)
-
-// controls returns what the rule does. The versions number it differently.
-func (r *rule) controls() control {
-	switch {
-	case r.isJava():
-		return [...]control{reject, warmUp, throttling, warmUpThrottling}[min(max(r.ControlBehavior, 0), 3)]
-	case r.ControlBehavior == 1 && r.TokenCalculateStrategy == 1:
-		return warmUpThrottling
-	case r.ControlBehavior == 1:
-		return throttling
-	case r.TokenCalculateStrategy == 1:
-		return warmUp
+// controls reports whether requests that do not fit wait, and whether the rule warms up. The versions number it differently.
+func (r *rule) controls() (waits, warmsUp bool) {
+	if r.isJava() { // 0 neither, 1 warms up, 2 waits, 3 both
+		behavior := min(max(r.ControlBehavior, 0), 3)
+		return behavior >= 2, behavior%2 == 1
 	}
-	return reject
+	return r.ControlBehavior == 1, r.TokenCalculateStrategy == 1
 }
 
 // remarks returns what is different here.
 func (r *rule) remarks() (all []string) {
-	if c := r.controls(); c == warmUp || c == warmUpThrottling {
+	if _, warmsUp := r.controls(); warmsUp {
 		all = append(all, "converted without its warm-up, which is penstock.WithWarmUp in a program")
 	}
 	if r.isConcurrency() {
@@ -267,10 +251,10 @@ func (r *rule) limit(threshold float64) (text string, exact bool) {
 	}
 	n, exact := int64(math.Ceil(count)), count == math.Trunc(count)
 	rate := fmt.Sprintf("%d/%s", n, periodText(period))
-	switch c := r.controls(); {
+	switch waits, _ := r.controls(); {
 	case r.isConcurrency():
 		return fmt.Sprintf("%d/1m concurrent", n), exact
-	case (c == throttling || c == warmUpThrottling) && n > 0:
+	case waits && n > 0:
 		return fmt.Sprintf("%s leaky-bucket burst=%d", rate, 1+r.MaxQueueingTimeMs*n/period), exact
 	case r.isHotspot() && r.BurstCount > 0:
 		return fmt.Sprintf("%s burst=%d", rate, n+r.BurstCount), exact

@@ -1,6 +1,7 @@
 package sentinelrules
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,16 +49,7 @@ func (c *converter) nodeOf(r *rule, value *string) *node {
 
 // parameter returns the key of the entry with the value of the rule's parameter.
 func (r *rule) parameter() string {
-	if r.ParamKey != "" {
-		return r.ParamKey
-	}
-	index := 0
-	for _, i := range []*int{r.ParamIdx, r.ParamIndex} {
-		if i != nil {
-			index = *i
-		}
-	}
-	return fmt.Sprintf("param%d", index)
+	return cmp.Or(r.ParamKey, fmt.Sprintf("param%d", *cmp.Or(r.ParamIndex, r.ParamIdx, new(int))))
 }
 
 // addLimit adds a limit. It returns an error if the node cannot have it beside the others.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,9 +131,11 @@ func bench(ctx context.Context, o benchOptions, stdout, stderr io.Writer) error 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.duration, errBenchDone)
 	defer cancel()
 
-	stopProgress := b.showProgress(stderr, time.Second)
+	var progress sync.WaitGroup
+	progress.Go(func() { b.showProgress(ctx, stderr, time.Second) })
 	err = b.run(ctx, open)
-	stopProgress()
+	cancel()
+	progress.Wait()
 	if err != nil {
 		return fmt.Errorf("bench %s at %s: %w", o.api, o.addr, err)
 	}
@@ -174,10 +177,8 @@ func (b *benchRun) run(ctx context.Context, open func() (loadClient, error)) err
 		})
 	}
 	callers.Wait()
-	for _, err := range failures { // the last requests may fail after the time is over
-		if err != nil {
-			return err
-		}
+	if err := cmp.Or(failures...); err != nil { // the last requests may fail after the time is over
+		return err
 	}
 	if err := context.Cause(ctx); !errors.Is(err, errBenchDone) {
 		return err
@@ -216,26 +217,18 @@ func (b *benchRun) runCaller(ctx context.Context, open func() (loadClient, error
 	return nil
 }
 
-// showProgress writes a line at each interval until stop is called.
-func (b *benchRun) showProgress(w io.Writer, interval time.Duration) (stop func()) {
-	done := make(chan struct{})
-	var running sync.WaitGroup
-	running.Go(func() {
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		before := int64(0)
-		for {
-			select {
-			case <-tick.C:
-				before = b.printProgress(w, before, interval)
-			case <-done:
-				return
-			}
+// showProgress writes a line at each interval until ctx ends.
+func (b *benchRun) showProgress(ctx context.Context, w io.Writer, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	before := int64(0)
+	for {
+		select {
+		case <-tick.C:
+			before = b.printProgress(w, before, interval)
+		case <-ctx.Done():
+			return
 		}
-	})
-	return func() {
-		close(done)
-		running.Wait()
 	}
 }
 
@@ -243,8 +236,7 @@ func (b *benchRun) showProgress(w io.Writer, interval time.Duration) (stop func(
 // requests so far. before is that number at the start of the interval.
 func (b *benchRun) printProgress(w io.Writer, before int64, interval time.Duration) (requests int64) {
 	requests, _ = b.totals()
-	all := &histogram{}
-	all.merge(b.latencies)
+	all := merged(b.latencies)
 	fmt.Fprintf(w, "%4.0fs of %v  %8.0f/s  p50 %-8s p99 %s\n", time.Since(b.started).Seconds(), b.duration,
 		float64(requests-before)/interval.Seconds(), shortDuration(all.quantile(.5)), shortDuration(all.quantile(.99)))
 	return requests

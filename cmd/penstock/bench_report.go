@@ -31,8 +31,7 @@ type benchResult struct {
 }
 
 func (b *benchRun) report(w io.Writer) error {
-	all := &histogram{}
-	all.merge(b.latencies)
+	all := merged(b.latencies)
 	r := b.result(all)
 	if b.json {
 		encoder := json.NewEncoder(w)

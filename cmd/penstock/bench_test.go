@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -60,11 +61,17 @@ func TestBenchShowsProgress(t *testing.T) {
 	b.requests[0].Add(7)
 	b.latencies[0].add(time.Millisecond)
 	reader, writer := io.Pipe()
-	stop := b.showProgress(writer, 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() {
+		b.showProgress(ctx, writer, 10*time.Millisecond)
+		close(stopped)
+	}()
 	line := make([]byte, 100)
 	n, err := reader.Read(line)
 	_ = reader.Close() // later lines fail instead of blocking
-	stop()
+	cancel()
+	<-stopped
 	if got, want := string(line[:n]), "s of 1m0s       700/s  p50 1ms      p99 1ms\n"; err != nil || !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, %v; want it to end in %q", got, err, want)
 	}

@@ -46,15 +46,17 @@ func bucketEnd(bucket int) time.Duration {
 	return time.Duration(bucket-shift*bucketsPerDoubling+1) << shift
 }
 
-// merge adds the counts of other histograms.
-func (h *histogram) merge(others []*histogram) {
-	for _, o := range others {
+// merged returns the sum of histograms.
+func merged(all []*histogram) *histogram {
+	h := &histogram{}
+	for _, o := range all {
 		for i := range o.counts {
 			h.counts[i].Add(o.counts[i].Load())
 		}
 		h.sum.Add(o.sum.Load())
 		h.max.Store(max(h.max.Load(), o.max.Load()))
 	}
+	return h
 }
 
 func (h *histogram) total() (n uint64) {

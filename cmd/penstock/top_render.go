@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/replay"
 )
 
 // A topFrame is one picture of penstock top. Its lines depend on nothing else, so that
@@ -243,31 +244,16 @@ func printable(text string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-var bars = []rune("▁▂▃▄▅▆▇█")
-
 // sparkline draws values in a number of columns, the newest at the right.
 func sparkline(values []uint64, columns int) string {
 	if columns <= 0 || len(values) == 0 {
 		return ""
 	}
-	sums := make([]uint64, columns)
+	sums := make([]int64, min(len(values), columns))
 	for i, v := range values {
-		sums[i*columns/max(len(values), columns)] += v
+		sums[i*len(sums)/len(values)] += int64(v)
 	}
-	if len(values) < columns {
-		sums = sums[:len(values)]
-	}
-	most := slices.Max(sums)
-	var b strings.Builder
-	for _, sum := range sums {
-		switch {
-		case sum == 0:
-			b.WriteRune(' ')
-		default:
-			b.WriteRune(bars[int(float64(sum)/float64(most)*float64(len(bars)-1))])
-		}
-	}
-	return b.String()
+	return replay.Bars(sums, slices.Max(sums))
 }
 
 // count writes a number with commas between thousands.

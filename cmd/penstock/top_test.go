@@ -168,7 +168,7 @@ func TestSparklineFitsItsColumns(t *testing.T) {
 	}{
 		{nil, 10, ""},
 		{[]uint64{1}, 0, ""},
-		{[]uint64{0, 0}, 5, "  "},
+		{[]uint64{0, 0}, 5, ""},
 		{[]uint64{1, 0, 8}, 5, "▁ █"},
 		{[]uint64{1, 1, 2, 2, 8, 8}, 3, "▁▂█"},
 	} {

@@ -295,12 +295,8 @@ func (s *source) setJSON(names jsonNames) {
 			names.fields[f] = path
 		}
 	}
-	s.json = jsonReader{paths: []jsonPath{strings.Split(names.time, "."), strings.Split(names.duration, ".")}}
-	for _, name := range slices.Concat(names.fields[:fieldPath], []string{names.request}, names.times, s.wants.others) {
-		s.json.paths = append(s.json.paths, strings.Split(name, "."))
-	}
-	s.json.times = len(names.times)
-	s.json.values = make([][]byte, len(s.json.paths))
+	s.times = len(names.times)
+	s.json = newJSONReader(slices.Concat([]string{names.time, names.duration}, names.fields[:fieldPath], []string{names.request}, names.times, s.wants.others))
 }
 
 func parseJSON(s *source, text []byte, l *line) (ok bool) {
@@ -309,7 +305,7 @@ func parseJSON(s *source, text []byte, l *line) (ok bool) {
 	}
 	at, duration, values := s.json.values[0], s.json.values[1], s.json.values[2:]
 	fields, request, more := values[:fieldPath], values[fieldPath], values[fieldPath+1:]
-	for i := 0; at == nil && i < s.json.times; i++ {
+	for i := 0; at == nil && i < s.times; i++ {
 		at = more[i]
 	}
 	if l.time, ok = anyTime(at); !ok {
@@ -323,6 +319,6 @@ func parseJSON(s *source, text []byte, l *line) (ok bool) {
 		l.setRequest(request)
 	}
 	l.setAddress(l.fields[fieldAddress])
-	l.others = more[s.json.times:]
+	l.others = more[s.times:]
 	return true
 }

@@ -5,84 +5,85 @@ import (
 	"encoding/json"
 )
 
-// A jsonPath is the names that lead to a value in nested objects.
-type jsonPath []string
-
 // A jsonReader finds values in a line of JSON in one pass.
 type jsonReader struct {
-	paths  []jsonPath
-	values [][]byte // without quotes; nil if the line has none
-	times  int      // of the paths lead to other times
+	places map[string][]int // of the values of a path: the names that lead to it in nested objects, with dots between them
+	values [][]byte         // without quotes; nil if the line has none
+	path   []byte           // of what is read
 }
 
-const (
-	maxPaths  = 64            // in a reader
-	maxOthers = maxPaths - 20 // of them, beside those of the format
-	maxDepth  = 8             // of objects that are searched
-)
+func newJSONReader(paths []string) jsonReader {
+	r := jsonReader{places: map[string][]int{}, values: make([][]byte, len(paths))}
+	for i, path := range paths {
+		r.places[path] = append(r.places[path], i)
+	}
+	return r
+}
+
+// maxDepth is how deeply objects and lists may be nested.
+const maxDepth = 100
 
 // read sets the values. It reports whether the line is an object, as far as it was read.
 func (r *jsonReader) read(text []byte) bool {
 	clear(r.values)
+	r.path = r.path[:0]
 	text = bytes.TrimSpace(text)
-	if len(text) < 2 || text[0] != '{' || text[len(text)-1] != '}' {
-		return false
-	}
-	return r.object(text, 0, 1<<len(r.paths)-1) != nil
+	return len(text) > 0 && text[0] == '{' && r.value(text, 0) != nil
 }
 
-// object reads an object, and returns what follows it; nil if it is none. Paths of the mask lead into it.
-func (r *jsonReader) object(text []byte, depth int, mask uint64) []byte {
-	text = space(text[1:])
-	for len(text) > 0 && text[0] != '}' {
-		name, rest := stringEnd(text)
-		if rest = space(rest); len(rest) == 0 || rest[0] != ':' {
-			return nil
-		}
-		if text = r.value(space(rest[1:]), depth, r.leading(name, depth, mask)); text == nil {
-			return nil
-		}
-		if text = space(text); len(text) > 0 && text[0] == ',' {
-			text = space(text[1:])
-		}
+// value reads a value, and returns what follows it; nil if it is none.
+func (r *jsonReader) value(text []byte, depth int) (rest []byte) {
+	if len(text) > 0 && (text[0] == '{' || text[0] == '[') {
+		return r.nested(text, depth+1)
 	}
-	if len(text) == 0 {
-		return nil
-	}
-	return text[1:]
-}
-
-// leading returns the paths of the mask that have a name at a depth.
-func (r *jsonReader) leading(name []byte, depth int, mask uint64) (found uint64) {
-	for i, p := range r.paths {
-		if mask&(1<<i) != 0 && depth < len(p) && p[depth] == string(name) {
-			found |= 1 << i
-		}
-	}
-	return found
-}
-
-// value reads a value, and keeps it for the paths that end here.
-func (r *jsonReader) value(text []byte, depth int, mask uint64) (rest []byte) {
-	if mask != 0 && len(text) > 0 && text[0] == '{' && depth < maxDepth {
-		return r.object(text, depth+1, mask)
-	}
-	value, rest := valueEnd(text)
-	for i, p := range r.paths {
-		if mask&(1<<i) != 0 && len(p) == depth+1 && r.values[i] == nil {
+	value, rest := scalar(text)
+	for _, i := range r.places[string(r.path)] {
+		if r.values[i] == nil {
 			r.values[i] = plain(value)
 		}
 	}
 	return rest
 }
 
-// plain returns the text of a value: of a list, that of its first element.
-func plain(value []byte) []byte {
-	if len(value) > 0 && value[0] == '[' {
-		value, _ = valueEnd(space(value[1:]))
+// nested reads an object, or a list, whose first element has the path of the list.
+func (r *jsonReader) nested(text []byte, depth int) (rest []byte) {
+	isObject, outer := text[0] == '{', len(r.path)
+	text = space(text[1:])
+	for len(text) > 0 && text[0] != '}' && text[0] != ']' && depth <= maxDepth {
+		if isObject {
+			text = r.name(text)
+		}
+		text = space(r.value(text, depth))
+		if r.path = r.path[:outer]; !isObject {
+			r.path = append(r.path, '[') // no path of a later element
+		}
+		if len(text) > 0 && text[0] == ',' {
+			text = space(text[1:])
+		}
 	}
+	if r.path = r.path[:outer]; len(text) == 0 || depth > maxDepth {
+		return nil
+	}
+	return text[1:]
+}
+
+// name adds the name of a value to the path, and returns the value with what follows it; nil if it is none.
+func (r *jsonReader) name(text []byte) (value []byte) {
+	name, rest := stringEnd(text)
+	if rest = space(rest); len(rest) == 0 || rest[0] != ':' {
+		return nil
+	}
+	if len(r.path) > 0 {
+		r.path = append(r.path, '.')
+	}
+	r.path = append(r.path, name...)
+	return space(rest[1:])
+}
+
+// plain returns the text of a scalar.
+func plain(value []byte) []byte {
 	switch {
-	case len(value) == 0 || value[0] == '{' || string(value) == "null":
+	case len(value) == 0 || string(value) == "null":
 		return nil
 	case value[0] != '"':
 		return value
@@ -114,48 +115,20 @@ func stringEnd(text []byte) (contents, rest []byte) {
 	return nil, nil
 }
 
-// valueEnd returns a value as it is written, and what follows it; nil if it does not end.
-func valueEnd(text []byte) (value, rest []byte) {
-	if len(text) == 0 {
-		return nil, nil
-	}
-	switch text[0] {
-	case '"':
+// scalar returns a string, number or word as it is written, and what follows it; nil if it does not end.
+func scalar(text []byte) (value, rest []byte) {
+	if len(text) > 0 && text[0] == '"' {
 		contents, rest := stringEnd(text)
 		if rest == nil {
 			return nil, nil
 		}
 		return text[:len(contents)+2], rest
-	case '{', '[':
-		return nestedEnd(text)
 	}
 	i := bytes.IndexAny(text, ",}] \t\r\n")
 	if i <= 0 {
 		return nil, nil
 	}
 	return text[:i], text[i:]
-}
-
-// nestedEnd is valueEnd of an object or a list.
-func nestedEnd(text []byte) (value, rest []byte) {
-	depth := 0
-	for at := text; len(at) > 0; {
-		switch at[0] {
-		case '"':
-			if _, at = stringEnd(at); at == nil {
-				return nil, nil
-			}
-			continue
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		}
-		if at = at[1:]; depth == 0 {
-			return text[:len(text)-len(at)], at
-		}
-	}
-	return nil, nil
 }
 
 func space(text []byte) []byte {

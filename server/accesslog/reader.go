@@ -213,9 +213,6 @@ func newWanted(o *Options) (*wanted, error) {
 		w.rest = w.rest || v.inLog && (v.field == fieldReferer || v.field == fieldUserAgent)
 		w.entries = append(w.entries, v)
 	}
-	if len(w.others) > maxOthers {
-		return nil, fmt.Errorf("%d names of fields: want at most %d", len(w.others), maxOthers)
-	}
 	for name := range o.Names {
 		if _, problem := fieldNamed(name); problem != "" && name != "time" {
 			return nil, fmt.Errorf("field %q: no such field; the nearest is %s", name, spelling.Nearest(name, append([]string{"time"}, Fields...)))

@@ -39,6 +39,7 @@ type source struct {
 	read    *int64 // bytes of the file, compressed or not
 
 	json     jsonReader
+	times    int      // how many of its values are other times
 	columns  []string // of a CloudFront log
 	line     line
 	scratch  []byte

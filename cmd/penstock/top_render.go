@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/observe"
@@ -236,13 +234,7 @@ func (f *topFrame) cut(line string) string {
 }
 
 // printable escapes what a terminal could act on: keys are texts of remote callers.
-func printable(text string) string {
-	if !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
-		return text
-	}
-	quoted := strconv.Quote(text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
-}
+func printable(text string) string { return replay.Printable(text) }
 
 // sparkline draws values in a number of columns, the newest at the right.
 func sparkline(values []uint64, columns int) string {
@@ -257,13 +249,7 @@ func sparkline(values []uint64, columns int) string {
 }
 
 // count writes a number with commas between thousands.
-func count(n uint64) string {
-	text := strconv.FormatUint(n, 10)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
+func count(n uint64) string { return replay.Thousands(int64(n)) }
 
 // rate writes decisions a second.
 func rate(n float64) string {

@@ -144,11 +144,11 @@ func (c *Condition) checkKeys(s *statistics, o *Options) string {
 		}
 		for _, k := range s.rules[i].keys {
 			if n := max(k.denied, k.atOnce); n > 0 && c.matches(k.key) {
-				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, k.key, rule.Name, thousands(n))
+				return fmt.Sprintf("%s: %s of %s is denied %s times", c.text, k.key, rule.Name, Thousands(n))
 			}
 		}
 		if n := s.rules[i].othersDenied; n > 0 {
-			return fmt.Sprintf("%s: %s denials are of keys that were not counted by themselves: raise --max-keys", c.text, thousands(n))
+			return fmt.Sprintf("%s: %s denials are of keys that were not counted by themselves: raise --max-keys", c.text, Thousands(n))
 		}
 	}
 	return ""
@@ -174,11 +174,11 @@ func (c *Condition) checkSpared(s *statistics, o *Options, bounds bool) string {
 	}
 	switch {
 	case others > 0:
-		return fmt.Sprintf("%s: %s requests are of keys that were not counted by themselves: raise --max-keys", c.text, thousands(others))
+		return fmt.Sprintf("%s: %s requests are of keys that were not counted by themselves: raise --max-keys", c.text, Thousands(others))
 	case seen == 0:
 		return c.text + ": the logs have no such key"
 	}
-	return fmt.Sprintf("%s: there are %s such keys, and none is denied for certain", c.text, thousands(seen))
+	return fmt.Sprintf("%s: there are %s such keys, and none is denied for certain", c.text, Thousands(seen))
 }
 
 // matches compares a key, or the value of its last entry, with the pattern. A star matches any text.

@@ -13,7 +13,7 @@ import (
 var page string
 
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-	"thousands": thousands, "share": share, "denials": func(d Denials, of int64) string { return d.text(of) },
+	"thousands": Thousands, "share": share, "denials": func(d Denials, of int64) string { return d.text(of) },
 	"bars": bars, "peak": peak, "curve": curve, "column": column, "widest": widest, "last": func(all []Point) Point { return all[len(all)-1] },
 	"percent": func(f float64) string { return fmt.Sprintf("%.4g%%", 100*f) },
 	"time":    func(k Key) string { return k.First.Format(timeFormat) + " to " + k.Last.Format(timeFormat) },

@@ -152,14 +152,14 @@ func (r *run) assumptions(all *Report) (notes []string) {
 	notes = append(notes, "no key had used anything of its limit when the log begins")
 	if n := r.stats.untracked(); n > 0 {
 		notes = append(notes, fmt.Sprintf("more than %s keys: %s requests of others are in the sums, but not in the lists of keys (--max-keys)",
-			thousands(int64(r.options.MaxKeys)), thousands(n)))
+			Thousands(int64(r.options.MaxKeys)), Thousands(n)))
 	}
 	if n := r.new.readings[spread].memory.Stats().OverflowDecisions; n > 0 {
 		notes = append(notes, fmt.Sprintf("more than %s keys were active at once: %s decisions were made by an overflow bucket that new keys share, so up to so many denials are too many (--max-keys)",
-			thousands(int64(r.options.MaxKeys)), thousands(n)))
+			Thousands(int64(r.options.MaxKeys)), Thousands(n)))
 	}
 	if w := r.new; w.failed > 0 {
-		notes = append(notes, fmt.Sprintf("%s requests could not be decided, and count as allowed; the first: %v", thousands(w.failed), w.firstErr))
+		notes = append(notes, fmt.Sprintf("%s requests could not be decided, and count as allowed; the first: %v", Thousands(w.failed), w.firstErr))
 	}
 	return append(notes, slices.Compact(r.notes)...)
 }
@@ -168,7 +168,7 @@ func (r *run) assumptions(all *Report) (notes []string) {
 func logNotes(l *accesslog.Report) (notes []string) {
 	add := func(format string, args ...any) { notes = append(notes, l.Name+": "+fmt.Sprintf(format, args...)) }
 	if l.Bad > 0 {
-		add("%s of %s lines were not understood, the first is line %d", thousands(l.Bad), thousands(l.Lines), l.FirstBad)
+		add("%s of %s lines were not understood, the first is line %d", Thousands(l.Bad), Thousands(l.Lines), l.FirstBad)
 	}
 	if l.Broken != "" {
 		add("ends early: %s", l.Broken)
@@ -180,12 +180,12 @@ func logNotes(l *accesslog.Report) (notes []string) {
 	case l.AtEnd && l.Timed == 0:
 		add("times are those of the end of requests, and it has no durations: requests came earlier by as long as they took")
 	case l.AtEnd && l.Timed < l.Lines-l.Bad:
-		add("times are those of the end of requests; %s lines have no duration to subtract", thousands(l.Lines-l.Bad-l.Timed))
+		add("times are those of the end of requests; %s lines have no duration to subtract", Thousands(l.Lines-l.Bad-l.Timed))
 	case l.AtEnd:
 		add("times are those of the end of requests; their durations were subtracted")
 	}
 	if l.Late > 0 {
-		add("%s lines were too far out of order, and are decided at the time of the line before", thousands(l.Late))
+		add("%s lines were too far out of order, and are decided at the time of the line before", Thousands(l.Late))
 	}
 	return notes
 }
@@ -198,8 +198,8 @@ func (s *statistics) untracked() (n int64) {
 	return n
 }
 
-// thousands returns a number with commas.
-func thousands(n int64) string {
+// Thousands returns a number with commas between thousands.
+func Thousands(n int64) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -207,7 +207,7 @@ func thousands(n int64) string {
 	return text
 }
 
-func countAndShare(n, of int64) string { return thousands(n) + " (" + share(n, of) + ")" }
+func countAndShare(n, of int64) string { return Thousands(n) + " (" + share(n, of) + ")" }
 
 // share returns a share in percent, with as many digits that one request of it is visible, within reason.
 func share(n, of int64) string {

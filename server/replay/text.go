@@ -3,10 +3,12 @@ package replay
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 const levels = "▁▂▃▄▅▆▇█"
@@ -34,7 +36,7 @@ func (r *Report) writeLogs(b *strings.Builder) {
 		if format == "" {
 			format = "no line was understood"
 		}
-		fmt.Fprintf(b, "%s: %s, %s lines\n", visible(l.Name), format, thousands(l.Lines))
+		fmt.Fprintf(b, "%s: %s, %s lines\n", visible(l.Name), format, Thousands(l.Lines))
 	}
 	if r.Requests > 0 {
 		fmt.Fprintf(b, "from %s to %s UTC\n", r.From.Format(timeFormat), r.To.Format(timeFormat))
@@ -42,7 +44,7 @@ func (r *Report) writeLogs(b *strings.Builder) {
 }
 
 func (r *Report) writeTotals(b *strings.Builder) {
-	fmt.Fprintf(b, "\n%s requests, %s denied", thousands(r.Requests), r.Denied.text(r.Requests))
+	fmt.Fprintf(b, "\n%s requests, %s denied", Thousands(r.Requests), r.Denied.text(r.Requests))
 	if r.Unmatched > 0 {
 		fmt.Fprintf(b, ", %s without a rule", countAndShare(r.Unmatched, r.Requests))
 	}
@@ -70,7 +72,7 @@ func (d *Denials) text(of int64) string {
 	if other := share(most, of); other != shares {
 		shares += " to " + other
 	}
-	return fmt.Sprintf("%s to %s (%s)", thousands(least), thousands(most), shares)
+	return fmt.Sprintf("%s to %s (%s)", Thousands(least), Thousands(most), shares)
 }
 
 func (r *Report) writeRules(b *strings.Builder) {
@@ -82,19 +84,19 @@ func (r *Report) writeRules(b *strings.Builder) {
 	rows.WriteString("keys\tdenied keys\tdenials by time\n")
 	for i := range r.Rules {
 		rule := &r.Rules[i]
-		fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t", rule.title(), rule.limitText(), thousands(rule.Requests), rule.Denied.text(rule.Requests))
+		fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t", rule.title(), rule.limitText(), Thousands(rule.Requests), rule.Denied.text(rule.Requests))
 		if r.Compared != nil {
 			before := "-"
 			if rule.Was != nil {
 				before = rule.Was.text(rule.Requests)
 			}
-			fmt.Fprintf(&rows, "%s\t%s\t", before, thousands(rule.NewlyDenied))
+			fmt.Fprintf(&rows, "%s\t%s\t", before, Thousands(rule.NewlyDenied))
 		}
 		more := ""
 		if rule.MoreKeys {
 			more = " or more"
 		}
-		fmt.Fprintf(&rows, "%s%s\t%s%s\t%s\n", thousands(rule.Keys), more, thousands(rule.DeniedKeys), more, rule.sparkline())
+		fmt.Fprintf(&rows, "%s%s\t%s%s\t%s\n", Thousands(rule.Keys), more, Thousands(rule.DeniedKeys), more, rule.sparkline())
 	}
 	align(b, rows.String())
 }
@@ -156,7 +158,7 @@ func (r *Report) writeKeys(b *strings.Builder) {
 	for i := range r.Rules {
 		rule := &r.Rules[i]
 		for _, k := range rule.Top {
-			fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t%s\t%s\n", visible(rule.Name), visible(k.Key), thousands(k.Denied), thousands(k.Requests),
+			fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t%s\t%s\n", visible(rule.Name), visible(k.Key), Thousands(k.Denied), Thousands(k.Requests),
 				k.First.Format(timeFormat), k.Last.Format(time.TimeOnly))
 		}
 	}
@@ -181,9 +183,9 @@ func (r *Report) writeSuggestions(b *strings.Builder) {
 			continue
 		}
 		fmt.Fprintf(b, "\nsuggested for %s: %s, which never denies %g%% of %s %s; %s never denies %.4g%%\n",
-			rule.title(), visible(s.Limit), 100*s.Share, thousands(rule.countOf(s.Of)), s.Of, rule.limitText(), 100*s.Now)
+			rule.title(), visible(s.Limit), 100*s.Share, Thousands(rule.countOf(s.Of)), s.Of, rule.limitText(), 100*s.Now)
 		if s.All && s.Share < 1 {
-			fmt.Fprintf(b, "    no key is left out by %g%% of %s %s: a smaller share would leave out those that ask the most\n", 100*s.Share, thousands(rule.countOf(s.Of)), s.Of)
+			fmt.Fprintf(b, "    no key is left out by %g%% of %s %s: a smaller share would leave out those that ask the most\n", 100*s.Share, Thousands(rule.countOf(s.Of)), s.Of)
 		}
 		s.draw(b)
 	}
@@ -229,19 +231,19 @@ func writeList(b *strings.Builder, title string, lines []string) {
 // maxVisible is how many bytes of a text are shown: keys come from clients.
 const maxVisible = 240
 
-// visible returns a text without what would confuse a terminal.
+// visible returns the beginning of a text, printable.
 func visible(text string) string {
-	var b strings.Builder
-	for i, c := range text {
-		if i > maxVisible {
-			b.WriteString("…")
-			break
-		}
-		if unicode.IsPrint(c) && c != unicode.ReplacementChar {
-			b.WriteRune(c)
-		} else {
-			fmt.Fprintf(&b, "\\x%02x", c)
-		}
+	if len(text) > maxVisible {
+		text = strings.ToValidUTF8(text[:maxVisible], "") + "…"
 	}
-	return b.String()
+	return Printable(text)
+}
+
+// Printable escapes what a terminal could act on.
+func Printable(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

@@ -121,25 +121,17 @@ func (s *statistics) hasRoom(bytes int) bool {
 
 // mostDenied returns the keys with the most denials, and how many were denied at all.
 func (r *ruleStatistics) mostDenied(most int) (top []Key, deniedKeys int64) {
-	byDenials := func(a, b Key) int {
-		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
-	}
-	for _, k := range r.keys {
-		if k.denied == 0 {
-			continue
-		}
-		deniedKeys++
+	denied := slices.DeleteFunc(slices.Clone(r.keys), func(k *keyStatistics) bool { return k.denied == 0 })
+	slices.SortFunc(denied, func(a, b *keyStatistics) int {
+		return cmp.Or(cmp.Compare(b.newly, a.newly), cmp.Compare(b.denied, a.denied), strings.Compare(a.key, b.key))
+	})
+	for _, k := range denied[:min(len(denied), most)] {
 		top = append(top, Key{
 			Key: k.key, Requests: k.requests, Denied: k.denied, NewlyDenied: k.newly,
 			First: time.Unix(0, k.first).UTC(), Last: time.Unix(0, k.last).UTC(),
 		})
-		if len(top) >= 1000+2*most { // so that a list of all keys is never needed
-			slices.SortFunc(top, byDenials)
-			top = top[:most]
-		}
 	}
-	slices.SortFunc(top, byDenials)
-	return top[:min(len(top), most)], deniedKeys
+	return top, int64(len(denied))
 }
 
 // columns is how many columns a timeline has.

@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -197,18 +198,10 @@ const drawnPoints = 12
 // draw draws which burst each rate needs: its limit, and a bar.
 func (s *Suggestion) draw(b *strings.Builder) {
 	curve := s.Curve
-	at := 0
-	for i, p := range curve {
-		if p.Limit == s.Limit {
-			at = i
-		}
-	}
+	at := slices.IndexFunc(curve, func(p Point) bool { return p.Limit == s.Limit })
 	begin := max(min(at-drawnPoints/2, len(curve)-drawnPoints), 0)
 	curve = curve[begin:min(begin+drawnPoints, len(curve))]
-	most := int64(1)
-	for _, p := range curve {
-		most = max(most, p.Burst)
-	}
+	most := max(widest(curve), 1)
 	for _, p := range curve {
 		mark := " "
 		if p.Limit == s.Limit {

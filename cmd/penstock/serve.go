@@ -121,23 +121,14 @@ func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, exam
 	if err != nil {
 		return err
 	}
-	defer reloadOnSignal(hangups, s)()
+	go func() {
+		for range hangups { // until the process ends
+			s.Reload()
+		}
+	}()
 	if examples {
 		lines.flush() // so that no log line comes between the examples
 		printExamples(stdout, s, c)
 	}
 	return s.Run(ctx)
-}
-
-// reloadOnSignal reloads rules and certificates at every signal until stop is called.
-func reloadOnSignal(hangups chan os.Signal, s *server.Server) (stop func()) {
-	go func() {
-		for range hangups {
-			s.Reload()
-		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(hangups)
-	}
 }

@@ -49,10 +49,6 @@ type overrideSubcommand struct {
 	json                                       bool
 }
 
-func (o *overrideSubcommand) addReason(c *cobra.Command, help string) {
-	c.Flags().StringVar(&o.reason, "reason", "", help)
-}
-
 func overrideSetCommand() *cobra.Command {
 	o := &overrideSubcommand{}
 	c := &cobra.Command{
@@ -67,7 +63,7 @@ limit, too. All servers on the same Redis know of it within a second.
   penstock override set shop/user 'tenant-7:*' unlimited --reason "load test"`,
 		Args: wantArgs("RULE", "KEY", "LIMIT"),
 	}
-	o.addReason(c, "why, for the list and for the server's audit log; required")
+	c.Flags().StringVar(&o.reason, "reason", "", "why, for the list and for the server's audit log; required")
 	c.Flags().StringVar(&o.duration, "for", "", "how long, such as 10m or 24h; by default for good")
 	c.Flags().StringVar(&o.until, "until", "", "until when, such as 2026-03-04T12:00:00Z")
 	return o.command(c, "admin", o.set)
@@ -108,7 +104,7 @@ func overrideDeleteCommand() *cobra.Command {
 		Example: `  penstock override delete shop/user 42 --reason "ticket 4711"`,
 		Args:    wantArgs("RULE", "KEY"),
 	}
-	o.addReason(c, "why, for the server's audit log; required")
+	c.Flags().StringVar(&o.reason, "reason", "", "why, for the server's audit log; required")
 	return o.command(c, "admin", func(c *cobra.Command, at *connection, args []string) error {
 		query := url.Values{"rule": {args[0]}, "key": {args[1]}, "reason": {o.reason}}
 		if _, err := at.admin(c.Context(), adminRequest{method: http.MethodDelete, path: overridesPath, query: query}, nil); err != nil {
@@ -131,7 +127,7 @@ until, for and reason. What export writes can be imported. A dash is the standar
   penstock override export | penstock override import - --server http://10.0.0.7:6070`,
 		Args: wantArgs("FILE"),
 	}
-	o.addReason(c, "why, for overrides of the file without a reason")
+	c.Flags().StringVar(&o.reason, "reason", "", "why, for overrides of the file without a reason")
 	return o.command(c, "admin", func(c *cobra.Command, at *connection, args []string) error {
 		text, err := readInput(c, args[0])
 		if err != nil {

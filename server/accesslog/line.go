@@ -5,6 +5,7 @@ package accesslog
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/penstock-io/penstock/internal/spelling"
@@ -55,10 +56,8 @@ func HasDefault(key string) bool {
 
 // fieldNamed returns the field of that name, or an error text with the nearest.
 func fieldNamed(name string) (field, string) {
-	for i, n := range Fields {
-		if n == name {
-			return field(i), ""
-		}
+	if i := slices.Index(Fields, name); i >= 0 {
+		return field(i), ""
 	}
 	if near := spelling.Similar(name, Fields); near != "" {
 		return 0, "did you mean " + near + "?"
@@ -69,11 +68,8 @@ func fieldNamed(name string) (field, string) {
 // value returns the text of a field; empty if the line has none.
 func (l *line) value(f field) []byte {
 	if f == fieldPath {
-		uri := l.fields[fieldURI]
-		if i := bytes.IndexByte(uri, '?'); i >= 0 {
-			uri = uri[:i]
-		}
-		return uri
+		path, _, _ := bytes.Cut(l.fields[fieldURI], []byte("?"))
+		return path
 	}
 	v := l.fields[f]
 	if len(v) == 1 && v[0] == '-' {

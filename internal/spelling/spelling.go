@@ -1,7 +1,10 @@
 // Package spelling finds the word that a misspelt one was probably meant to be.
 package spelling
 
-import "strings"
+import (
+	"math"
+	"strings"
+)
 
 // distance returns the Levenshtein distance: how many bytes must be inserted, removed or
 // replaced to turn a into b. It keeps one row of the table at a time.
@@ -29,7 +32,7 @@ func distance(a, b string) int {
 // it, or "" if none is so close that name is probably a misspelling of it. The first of
 // equals wins. Names that are too long to be misspelt words have no candidate, and two
 // letters are the beginning of too many words.
-func Similar(name string, candidates []string) (best string) {
+func Similar(name string, candidates []string) string {
 	const longest, shortestPrefix = 100, 3
 	if len(name) > longest {
 		return ""
@@ -39,25 +42,20 @@ func Similar(name string, candidates []string) (best string) {
 			return c
 		}
 	}
-	least := max(2, len(name)/3) + 1
-	for _, c := range candidates {
-		if len(c) > len(name)+least {
-			continue
-		}
-		if d := distance(name, c); d < least {
-			least, best = d, c
-		}
-	}
-	return best
+	return closest(name, candidates, max(2, len(name)/3))
 }
 
 // Nearest returns the candidate with the smallest distance to name, or "" without
 // candidates. The first of equals wins.
-func Nearest(name string, candidates []string) (best string) {
-	least := -1
+func Nearest(name string, candidates []string) string {
+	return closest(name, candidates, math.MaxInt)
+}
+
+// closest returns the candidate with the smallest distance to name, if one is within the most.
+func closest(name string, candidates []string, most int) (best string) {
 	for _, c := range candidates {
-		if d := distance(name, c); least < 0 || d < least {
-			least, best = d, c
+		if d := distance(name, c); d <= most {
+			most, best = d-1, c
 		}
 	}
 	return best

@@ -296,7 +296,8 @@ func (s *source) setJSON(names jsonNames) {
 		}
 	}
 	s.times = len(names.times)
-	s.json = newJSONReader(slices.Concat([]string{names.time, names.duration}, names.fields[:fieldPath], []string{names.request}, names.times, s.wants.others))
+	paths := slices.Concat([]string{names.time, names.duration}, names.fields[:fieldPath], []string{names.request})
+	s.json = newJSONReader(slices.Concat(paths, names.times, s.wants.others))
 }
 
 func parseJSON(s *source, text []byte, l *line) (ok bool) {

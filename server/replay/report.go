@@ -122,7 +122,8 @@ func (r *run) both(number func(reading int) int64) Denials {
 func (r *run) ruleReport(i int) Rule {
 	rule, s := r.options.Rules.Rules()[i], &r.stats.rules[i]
 	found := Rule{
-		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests, Denied: r.both(func(v int) int64 { return r.new.readings[v].deniedBy[i] }), NewlyDenied: s.newly,
+		Name: rule.Name, Shadow: rule.Shadow, Requests: s.requests,
+		Denied: r.both(func(v int) int64 { return r.new.readings[v].deniedBy[i] }), NewlyDenied: s.newly,
 		Keys: int64(len(s.keys)), MoreKeys: s.others > 0, Timeline: r.stats.timeline.used(i, r.last),
 		Suggested: s.suggest(r.options),
 	}

@@ -139,7 +139,9 @@ func (w *world) decide(i int, q *accesslog.Request) (over, ok bool) {
 	v := w.readings[i]
 	v.now = time.Unix(0, [...]int64{spread: q.Spread, atOnce: q.Time}[i])
 	if err := w.decideNow(v); err != nil {
-		w.fail(err)
+		if i == spread { // a request is counted once
+			w.fail(err)
+		}
 		return false, false
 	}
 	if v.result.OverLimit {

@@ -112,7 +112,10 @@ func (q *LogQuery) lanes() (lanes []LogLane, err error) {
 }
 
 func newLogLane(l penstock.Limit, written bool) LogLane {
-	lane := LogLane{Algorithm: l.Algorithm.String(), Limit: l.String(), Written: written, Top: []replay.Key{}, Timeline: []replay.Bucket{}}
+	lane := LogLane{
+		Algorithm: l.Algorithm.String(), Limit: l.String(), Written: written,
+		Top: []replay.Key{}, Timeline: []replay.Bucket{},
+	}
 	if err := l.Validate(); err != nil {
 		lane.Error = err.Error()
 	}

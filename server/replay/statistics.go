@@ -2,6 +2,7 @@ package replay
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -20,11 +21,11 @@ type statistics struct {
 
 type ruleStatistics struct {
 	requests, denied, newly int64
-	byKey                   map[string]*keyStatistics
-	keys                    []*keyStatistics // in the order in which they were seen
-	others                  int64            // requests of keys that are not counted, because there are too many …
-	othersDenied            int64            // … and how many of them were denied
-	grid                    *grid            // nil if no limit is suggested
+	byHash                  map[uint64]*keyStatistics // of keys, which are told apart by a hash of 64 bits
+	keys                    []*keyStatistics          // in the order in which they were seen
+	others                  int64                     // requests of keys that are not counted, because there are too many …
+	othersDenied            int64                     // … and how many of them were denied
+	grid                    *grid                     // nil if no limit is suggested
 }
 
 // A keyStatistics is what happened to a key.
@@ -45,6 +46,10 @@ type counted struct {
 	newly          bool
 }
 
+var seed = maphash.MakeSeed()
+
+func hashOf(key []byte) uint64 { return maphash.Bytes(seed, key) }
+
 // averageKey is how long keys may be on average.
 const averageKey = 256
 
@@ -53,7 +58,7 @@ func newStatistics(o *Options) statistics {
 	s := statistics{rules: make([]ruleStatistics, len(all)), maxKeys: o.MaxKeys}
 	s.timeline.rows = make([][columns]Bucket, len(all))
 	for i, r := range all {
-		s.rules[i].byKey = map[string]*keyStatistics{}
+		s.rules[i].byHash = map[uint64]*keyStatistics{}
 		if o.Suggest > 0 && !r.Unlimited && !r.Limit.HasPermits() {
 			s.rules[i].grid = newGrid(r.Limit, o.MaxKeys)
 		}
@@ -73,12 +78,13 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 	if denied {
 		r.denied++
 	}
-	key := r.byKey[string(c.key)]
+	hash := hashOf(c.key)
+	key := r.byHash[hash]
 	switch {
 	case key != nil:
 	case s.hasRoom(len(c.key)):
 		key = &keyStatistics{key: string(c.key)}
-		r.byKey[key.key], r.keys = key, append(r.keys, key)
+		r.byHash[hash], r.keys = key, append(r.keys, key)
 	default:
 		if r.others++; denied {
 			r.othersDenied++
@@ -104,7 +110,7 @@ func (s *statistics) addTo(r *ruleStatistics, denied bool, c *counted) {
 
 // addAtOnce counts a denial of a key by the second reading.
 func (s *statistics) addAtOnce(rule *rules.Rule, key []byte) {
-	if k := s.rules[rule.Index].byKey[string(key)]; k != nil {
+	if k := s.rules[rule.Index].byHash[hashOf(key)]; k != nil {
 		k.atOnce++
 	}
 }

@@ -135,9 +135,6 @@ func (g *Gate) noticeChange(now int64, s curveSample) {
 	t := &trial{workers: c.few, most: f.most, from: f.limit, before: before}
 	if t.begin(needed, g.counted()) {
 		c.trial = t
-		if !t.isUp() {
-			g.queue.stand()
-		}
 	}
 	g.holdTrial()
 }
@@ -197,7 +194,6 @@ func (g *Gate) continueTrial(now int64, s curveSample) {
 
 // expectRefusals is for an overload that has just begun, of a server that ends calls at a rate.
 func (g *Gate) expectRefusals(rate float64) {
-	g.queue.stand()
 	calls, nanos := g.curve.arrived()
 	g.control.share = max(g.control.share, 1-rate*nanos/max(calls, 1))
 	g.meter.share.Store(int64(1e6 * g.control.share))
@@ -215,7 +211,6 @@ func (g *Gate) meetCrowd(now int64) {
 	if calls*took > clearOverload*workers*nanos && control.finder.jump(workers) {
 		g.publish()
 		g.beginCohort(now)
-		g.queue.stand()
 	}
 }
 

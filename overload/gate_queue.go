@@ -233,13 +233,6 @@ func (g *Gate) grant(w *waiter, now int64) {
 	w.ready <- struct{}{}
 }
 
-// stand is for an overload that has just begun: waiting would admit no more calls, unless they are critical.
-func (q *waitQueue) stand() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ranks[1].standing, q.ranks[2].standing = true, true
-}
-
 // settle ends the standing of queues when few calls are refused.
 func (q *waitQueue) settle() {
 	q.mu.Lock()

@@ -129,14 +129,9 @@ func (g *Gate) noticeChange(now int64, s curveSample) {
 	if f.endEarly() {
 		g.beginCohort(now)
 	}
-	needed := c.few + f.surplus(c.few)
 	c.usualRate = c.few / c.took
 	before := departures{4, 4 * slower / c.usualRate} // the rate is known as if four calls had shown it
-	t := &trial{workers: c.few, most: f.most, from: f.limit, before: before}
-	if t.begin(needed, g.counted()) {
-		c.trial = t
-	}
-	g.holdTrial()
+	g.beginTrial(c.few, c.few+f.surplus(c.few), before)
 }
 
 // tryMore begins a trial of twice the limit if calls have become slower, the gate is full, and it is not known that
@@ -150,11 +145,7 @@ func (g *Gate) tryMore(s curveSample) {
 	if c.full.add(s.all); c.full.ended < trialCalls {
 		return
 	}
-	t := &trial{workers: math.Inf(1), most: f.most, from: f.limit, before: c.full}
-	if t.begin(t.workers, g.counted()) {
-		c.trial = t
-		g.holdTrial()
-	}
+	g.beginTrial(math.Inf(1), math.Inf(1), c.full)
 	c.slowUntil = 0
 }
 
@@ -163,10 +154,12 @@ func (g *Gate) counted() float64 {
 	return float64(inFlight(g.word.Load())) - float64(g.meter.hung.Load())
 }
 
-// holdTrial sets the limit of the trial, if there is one.
-func (g *Gate) holdTrial() {
-	if t := g.curve.trial; t != nil {
-		g.control.finder.limit = t.limit
+// beginTrial holds another limit, if one would tell why calls have become slower. The workers need a limit of needed.
+func (g *Gate) beginTrial(workers, needed float64, before departures) {
+	f := &g.control.finder
+	t := &trial{workers: workers, most: f.most, from: f.limit, before: before}
+	if t.begin(needed, g.counted()) {
+		g.curve.trial, f.limit = t, t.limit
 	}
 	g.publish()
 }
@@ -178,7 +171,8 @@ func (g *Gate) continueTrial(now int64, s curveSample) {
 	switch found := t.add(s.all, s.filled, g.counted()); found {
 	case noConclusion:
 	case nextLimit:
-		g.holdTrial()
+		f.limit = t.limit
+		g.publish()
 	default:
 		c.trial = nil
 		f.conclude(t, found, c.usualRate, g.control.spread)

@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"container/list"
 	"context"
 	"math"
 	"sync"
@@ -18,20 +19,19 @@ type waitQueue struct {
 // A rankQueue is the calls of one priority. While it is standing, waiting calls
 // are always there, and waiting longer would admit no more of them.
 type rankQueue struct {
-	first, last *waiter
-	length      int
-	standing    bool
-	promptAt    int64 // when a call was last admitted soon, or began to wait alone
-	askedAt     int64 // when a call last found the gate full
+	calls    list.List // of *waiter, in order of arrival
+	standing bool
+	promptAt int64 // when a call was last admitted soon, or began to wait alone
+	askedAt  int64 // when a call last found the gate full
 }
 
-// A waiter is a call that waits. The queue's mutex guards its links.
+// A waiter is a call that waits. The queue's mutex guards its place.
 type waiter struct {
-	prev, next *waiter
-	rank       int
-	since      int64
-	granted    int64         // when it was admitted
-	ready      chan struct{} // receives when it was admitted
+	rank    int
+	place   *list.Element // among the calls of its rank
+	since   int64
+	granted int64         // when it was admitted
+	ready   chan struct{} // receives when it was admitted
 }
 
 // maxWaiting bounds the waiting calls.
@@ -222,7 +222,7 @@ func (g *Gate) admitWaiting(now int64) {
 
 func (g *Gate) grant(w *waiter, now int64) {
 	r := &g.queue.ranks[w.rank]
-	r.unlink(w)
+	r.calls.Remove(w.place)
 	if now-w.since <= g.shortWait() {
 		r.promptAt = now
 	}
@@ -247,7 +247,7 @@ func (q *waitQueue) settle() {
 // ahead is how many waiting calls go before a new one of a rank.
 func (q *waitQueue) ahead(rank int) (n int) {
 	for i := range rank + 1 {
-		n += q.ranks[i].length
+		n += q.ranks[i].calls.Len()
 	}
 	return n
 }
@@ -261,23 +261,16 @@ func (q *waitQueue) waiting() int {
 // head returns the call whose turn is next, or nil.
 func (q *waitQueue) head() *waiter {
 	for i := range q.ranks {
-		if w := q.ranks[i].first; w != nil {
-			return w
+		if first := q.ranks[i].calls.Front(); first != nil {
+			return first.Value.(*waiter)
 		}
 	}
 	return nil
 }
 
 func (q *waitQueue) add(rank int, now int64) *waiter {
-	r := &q.ranks[rank]
-	w := &waiter{rank: rank, since: now, prev: r.last, ready: make(chan struct{}, 1)}
-	if r.last == nil {
-		r.first = w
-	} else {
-		r.last.next = w
-	}
-	r.last = w
-	r.length++
+	w := &waiter{rank: rank, since: now, ready: make(chan struct{}, 1)}
+	w.place = q.ranks[rank].calls.PushBack(w)
 	return w
 }
 
@@ -289,23 +282,9 @@ func (q *waitQueue) remove(w *waiter, word *atomic.Uint64) bool {
 	if w.granted != 0 {
 		return false
 	}
-	q.ranks[w.rank].unlink(w)
+	q.ranks[w.rank].calls.Remove(w.place)
 	if q.head() == nil {
 		word.And(^uint64(waitingFlag))
 	}
 	return true
-}
-
-func (r *rankQueue) unlink(w *waiter) {
-	if w.prev == nil {
-		r.first = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		r.last = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	r.length--
 }

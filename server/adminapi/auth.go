@@ -39,7 +39,7 @@ func (s *Server) authorize(e endpoint) http.HandlerFunc {
 		case e.public: // a caller without rights must not hold its connection by not reading
 			e.handle(w, r)
 		default:
-			defer httpserver.SuspendTimeout(w)() // profiles take long
+			defer httpserver.SuspendTimeout(r)() // profiles take long
 			e.handle(w, r)
 		}
 	}

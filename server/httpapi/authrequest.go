@@ -26,7 +26,7 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	c := s.newCall(r)
 	defer c.release()
-	response, err := s.decideAndHold(w, r, c, a)
+	response, err := s.decideAndHold(r, c, a)
 	if err != nil {
 		s.writeAuthProblem(w, r, err)
 		return
@@ -44,7 +44,7 @@ var noStore = []string{"no-store"}
 
 // decideAndHold decides a request. One that is allowed with a delay is held for
 // that long, and refunded if the client disconnects before.
-func (s *Server) decideAndHold(w http.ResponseWriter, r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
+func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
 	ctx := r.Context()
 	response, err := s.decideAuthRequest(r, c, a)
 	delay := response.Decision.Delay
@@ -53,7 +53,7 @@ func (s *Server) decideAndHold(w http.ResponseWriter, r *http.Request, c *call, 
 	}
 	// net/http notices a disconnect only after the body has been read.
 	_, _ = io.CopyN(io.Discard, r.Body, httpserver.MaxBody)
-	defer httpserver.SuspendTimeout(w)()
+	defer httpserver.SuspendTimeout(r)()
 	began := time.Now()
 	timer := time.NewTimer(min(delay, s.options.MaxHold)) // a fallback that allows all may delay for longer
 	defer timer.Stop()

@@ -5,7 +5,6 @@ package httpserver
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -19,11 +18,6 @@ import (
 
 // maxHeaderBytes limits the request line and headers of a request.
 const maxHeaderBytes = 16 << 10
-
-const (
-	requestTime = 5 * time.Second // to send a request, or to receive its response
-	idleTime    = time.Minute     // between requests
-)
 
 // By default a shutdown lingers for a part of the time that it has, and at least minLinger.
 const (
@@ -53,36 +47,34 @@ type Options struct {
 }
 
 // A Server serves a handler. It closes connections that take more than five seconds to
-// send a request, or ten until they have its response too, and those that are idle for a
-// minute.
+// send a request or to receive its response, and those that are idle for a minute.
 type Server struct {
-	server       http.Server
-	linger       time.Duration
-	closeSilent  bool
-	closing      atomic.Bool
-	lastRequests atomic.Bool // responses ask clients to close their connections
-
-	open   atomic.Int64 // connections
-	unsent sync.Map     // connections that have not sent a complete request yet
+	server         http.Server
+	conns          connTracker
+	tick           time.Duration
+	requestTimeout time.Duration // of an HTTP/2 stream
+	linger         time.Duration
+	closeSilent    bool
+	closing        atomic.Bool
+	lastRequests   atomic.Bool // responses ask clients to close their connections
 
 	mu        sync.Mutex
 	listeners []net.Listener
+	stop      context.CancelFunc // of the connection tracker
 }
 
 // New returns a server of the handler.
 func New(h http.Handler, o Options) *Server {
-	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent}
-	timeout := requestTime + o.HandlerTime
+	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent, tick: tick, requestTimeout: requestTicks*tick + o.HandlerTime}
+	s.conns.handlerTicks = int64(o.HandlerTime / tick)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s.server = http.Server{
-		Handler:           s.handler(h),
-		MaxHeaderBytes:    maxHeaderBytes,
-		ReadHeaderTimeout: requestTime,
-		ReadTimeout:       timeout,     // ends the context of a handler, too
-		WriteTimeout:      2 * timeout, // so that a request that took too long to arrive can still be answered
-		IdleTimeout:       idleTime,
-		ConnState:         s.track,
-		HTTP2:             &http.HTTP2Config{WriteByteTimeout: timeout},
-		ErrorLog:          newErrorLog(cmp.Or(o.Log, slog.New(slog.DiscardHandler))),
+		Handler:        s.handler(h),
+		MaxHeaderBytes: maxHeaderBytes,
+		ConnContext:    s.conns.add,
+		ConnState:      s.conns.setState,
+		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.requestTimeout},
+		ErrorLog:       newErrorLog(o.Log),
 	}
 	return s
 }
@@ -100,7 +92,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// register notes a listener. It returns false after Shutdown.
+// register notes a listener, and starts the connection tracker with the first. It
+// returns false after Shutdown.
 func (s *Server) register(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,20 +101,12 @@ func (s *Server) register(l net.Listener) bool {
 		return false
 	}
 	s.listeners = append(s.listeners, l)
-	return true
-}
-
-// track is the server's ConnState hook.
-func (s *Server) track(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		s.open.Add(1)
-		s.unsent.Store(conn, nil)
-		return
-	case http.StateClosed, http.StateHijacked:
-		s.open.Add(-1)
+	if s.stop == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		s.stop = stop
+		go s.conns.run(ctx, s.tick)
 	}
-	s.unsent.Delete(conn)
+	return true
 }
 
 // Shutdown closes the listeners, answers the requests that connections have sent, and
@@ -132,7 +117,8 @@ func (s *Server) track(conn net.Conn, state http.ConnState) {
 // of them for the linger time, with Connection: close in the responses, and after that
 // those whose first request is still outstanding.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.closeListeners()
+	stop := s.closeListeners()
+	defer stop()
 	s.drain(ctx)
 	err := s.server.Shutdown(ctx)
 	if err != nil {
@@ -153,56 +139,38 @@ func (l *onceListener) Close() error {
 	return l.err
 }
 
-// closeListeners closes the listeners. Responses ask for a close only after that: a client
-// that was asked before could reconnect to a listener that is about to reset its queue.
-func (s *Server) closeListeners() {
+// closeListeners closes the listeners, and returns a function that stops the connection
+// tracker. Responses ask for a close only after that: a client that was asked before could
+// reconnect to a listener that is about to reset its queue.
+func (s *Server) closeListeners() (stop context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing.Store(true)
 	for _, l := range s.listeners {
 		_ = l.Close() // the server's own Shutdown returns the error
 	}
+	s.listeners = nil
 	s.lastRequests.Store(true)
+	if s.stop == nil {
+		return func() {}
+	}
+	return s.stop
 }
 
 // drain waits until no connection is open. After the linger time it waits only for
-// connections without a complete request, which have requestTime from their start. The
+// connections without a complete request, which have requestTicks from their start. The
 // last wait is for requests that were just read, until their handlers have started.
 func (s *Server) drain(ctx context.Context) {
 	linger, cancel := context.WithTimeout(ctx, s.lingerTime(ctx))
 	defer cancel()
-	if waitWhile(linger, time.Millisecond, s.anyOpen) {
+	if waitWhile(linger, time.Millisecond, s.conns.anyOpen) {
 		return
 	}
 	if s.closeSilent {
-		s.closeSilentConns()
+		s.conns.closeSilent()
 	}
-	_ = waitWhile(ctx, drainInterval, s.anyUnsent)
+	_ = waitWhile(ctx, drainInterval, s.conns.anyNew)
 	_ = monotime.Sleep(ctx, drainInterval)
-}
-
-func (s *Server) anyOpen() bool { return s.open.Load() > 0 }
-
-// anyUnsent reports whether a connection has not sent a complete request yet.
-func (s *Server) anyUnsent() bool {
-	for range s.unsent.Range {
-		return true
-	}
-	return false
-}
-
-// closeSilentConns closes the connections that are known to have sent nothing: those of package
-// connlimit, which count bytes. Closing the connection below TLS does not block, as the close of
-// TLS does, which sends an alert first.
-func (s *Server) closeSilentConns() {
-	for conn := range s.unsent.Range {
-		if secure, ok := conn.(*tls.Conn); ok {
-			conn = secure.NetConn()
-		}
-		if c, ok := conn.(interface{ BytesRead() int64 }); ok && c.BytesRead() == 0 {
-			_ = conn.(net.Conn).Close() // net/http then reports StateClosed
-		}
-	}
 }
 
 func (s *Server) lingerTime(ctx context.Context) time.Duration {
@@ -228,21 +196,40 @@ func waitWhile(ctx context.Context, interval time.Duration, condition func() boo
 	return true
 }
 
-// handler asks clients to close their connections during a shutdown.
+// handler asks clients to close their connections during a shutdown, and limits the time
+// of HTTP/2 streams.
 func (s *Server) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.lastRequests.Load() {
 			w.Header().Set("Connection", "close")
 		}
+		if r.ProtoMajor > 1 {
+			r = limitStream(w, r, s.requestTimeout)
+		}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// SuspendTimeout exempts a request from the time limits until resume is called: for a
-// handler that delays its response on purpose.
-func SuspendTimeout(w http.ResponseWriter) (resume func()) {
-	c := http.NewResponseController(w) // its errors are those of tests, whose writers have no deadlines
-	_ = c.SetReadDeadline(time.Time{})
-	_ = c.SetWriteDeadline(time.Time{})
-	return func() { _ = c.SetWriteDeadline(time.Now().Add(requestTime)) }
+// limitStream gives an HTTP/2 stream the time limits of an HTTP/1 connection: one for
+// sending the request, one for receiving the response. HTTP/2 flow control lets a client
+// refuse to receive anything.
+func limitStream(w http.ResponseWriter, r *http.Request, timeout time.Duration) *http.Request {
+	s := &stream{http.NewResponseController(w), timeout}
+	_ = s.SetReadDeadline(time.Now().Add(timeout)) // streams support it
+	s.setDeadline()
+	return r.WithContext(context.WithValue(r.Context(), streamKey{}, s))
 }
+
+// A stream is one request of an HTTP/2 connection.
+type stream struct {
+	*http.ResponseController
+	timeout time.Duration
+}
+
+type streamKey struct{}
+
+// setDeadline sets the write deadline from now. It covers both limits, so that a request
+// that took too long to arrive can still be answered.
+func (s *stream) setDeadline() { _ = s.SetWriteDeadline(time.Now().Add(2 * s.timeout)) }
+
+func (s *stream) clearDeadline() { _ = s.SetWriteDeadline(time.Time{}) }

@@ -3,11 +3,13 @@ package httpserver
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"runtime"
 	"strconv"
@@ -217,220 +219,277 @@ func TestServerServeReturnsListenerError(t *testing.T) {
 	}
 }
 
-// A pipeListener accepts one end of each pipe. Pipes have deadlines, whose time is that of the bubble.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
+// newFastServer returns a server whose time passes only when the test calls advance, so that
+// a busy machine closes no connection. HTTP/2 streams have their time limit all the same.
+func newFastServer(h http.HandlerFunc) *Server {
+	d := New(h, Options{})
+	d.tick, d.requestTimeout = time.Hour, time.Hour
+	return d
 }
 
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
+// withStreamTimeout returns a handler for HTTP/2 streams of another time limit.
+func withStreamTimeout(timeout time.Duration, h http.HandlerFunc) http.Handler {
+	d := newFastServer(nil)
+	d.requestTimeout = timeout
+	return d.handler(h)
+}
+
+// advance lets ticks pass.
+func (d *Server) advance(ticks int64) {
+	for range ticks {
+		d.conns.sweep()
 	}
 }
 
-func (l *pipeListener) Close() error {
-	close(l.closed)
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
-
-// dialer connects to a server in a bubble.
-type dialer func() net.Conn
-
-// servePipes starts a server in a bubble. Call stop at the end of the test.
-func servePipes(t *testing.T, d *Server) (dial dialer, stop func()) {
+// advanceUntil lets ticks pass until the channel delivers.
+func advanceUntil[T any](t testing.TB, d *Server, what string, c <-chan T) T {
 	t.Helper()
-	l := &pipeListener{make(chan net.Conn), make(chan struct{})}
-	go func() { _ = d.Serve(connlimit.New(l, connlimit.Options{Max: 1000})) }()
-	dial = func() net.Conn {
-		client, server := net.Pipe()
-		l.conns <- server
-		return client
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		select {
+		case got := <-c:
+			return got
+		case <-time.After(time.Millisecond):
+			d.advance(1)
+		}
 	}
-	return dial, func() {
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_ = d.Shutdown(ended)
-	}
+	t.Fatalf("waited a minute for %s", what)
+	panic("unreachable")
 }
 
-// send connects, and sends something.
-func (dial dialer) send(t *testing.T, text string) net.Conn {
+// dial connects, and sends something.
+func dial(t *testing.T, address, text string) net.Conn {
 	t.Helper()
-	conn := dial()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
 	return conn
 }
 
-// withHTTP2 lets a server serve HTTP/2, without TLS.
-func withHTTP2(d *Server) *Server {
-	d.server.Protocols = &http.Protocols{}
-	d.server.Protocols.SetHTTP1(true)
-	d.server.Protocols.SetUnencryptedHTTP2(true)
-	return d
-}
-
-// newHTTP2Client returns a client whose requests share one connection.
-func (dial dialer) newHTTP2Client(o *http.HTTP2Config) *http.Client {
-	protocols := &http.Protocols{}
-	protocols.SetUnencryptedHTTP2(true)
-	return &http.Client{Transport: &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(), nil },
-		Protocols:   protocols, HTTP2: o, MaxConnsPerHost: 1,
-	}}
-}
-
-// untilClosed reads what a connection receives, and returns how long that takes.
-func untilClosed(conn net.Conn) time.Duration {
-	began := time.Now()
-	_, _ = io.Copy(io.Discard, conn)
-	return time.Since(began)
-}
-
 func TestServerClosesSlowClientsAndServesOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
-			_, _ = io.WriteString(w, "hello")
-		}), Options{})
-		dial, stop := servePipes(t, d)
-		defer stop()
-		var slow sync.WaitGroup
-		for i := range 300 {
-			text := []string{
-				"",
-				"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-				"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\na",
-				"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-			}[i%4]
-			conn := dial()
-			go func() { _, _ = io.WriteString(conn, text) }()
-			slow.Go(func() {
-				if open := untilClosed(conn); open != requestTime {
-					t.Errorf("%q: closed after %v, want %v", text, open, requestTime)
-				}
-			})
-		}
-		for range 10 {
-			conn := dial()
-			roundTrip(t, conn)
-			_ = conn.Close()
-			time.Sleep(requestTime / 8)
-		}
-		slow.Wait()
+	t.Parallel()
+	d := newFastServer(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "hello")
 	})
+	address, _ := serve(t, d)
+	closed := make(chan struct{}, 300)
+	for i := range cap(closed) {
+		conn := dial(t, address, []string{
+			"",
+			"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+			"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\na",
+			"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+		}[i%4])
+		go func() {
+			_, _ = io.Copy(io.Discard, conn)
+			closed <- struct{}{}
+		}()
+	}
+	for done := 0; done < cap(closed); {
+		select {
+		case <-closed:
+			done++
+		default:
+			r, err := http.Get("http://" + address)
+			if err != nil {
+				t.Fatalf("with %d slow clients: %v", cap(closed)-done, err)
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			_ = r.Body.Close()
+			d.advance(1) // while no good client has a request in flight
+		}
+	}
 }
 
-// An idle connection has idleTime. From the beginning of its next request it has only
-// requestTime, however little it sends at a time.
+// An idle connection has idleTicks. From the first byte of its next request it has only
+// requestTicks, however little it sends at a time.
 func TestServerClosesSlowSecondRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dial, stop := servePipes(t, New(hello, Options{}))
-		defer stop()
-		silent, slow := dial(), dial()
-		for _, conn := range []net.Conn{silent, slow} {
-			roundTrip(t, conn)
-		}
-		go untilClosed(slow) // its answer is 400
-		began := time.Now()
-		for text := "GET /" + strings.Repeat("x", 100); ; text = text[1:] {
-			if _, err := io.WriteString(slow, text[:1]); err != nil {
-				break
+	t.Parallel()
+	d := newFastServer(hello)
+	address, _ := serve(t, d)
+	silent, slow := dial(t, address, ""), dial(t, address, "")
+	for _, conn := range []net.Conn{silent, slow} {
+		roundTrip(t, conn)
+	}
+	waitUntil(t, "both connections are idle", func() bool { return d.conns.count(isIdle) == 2 })
+	before := d.conns.received()
+	for ticks := range int64(idleTicks / 2) {
+		if d.conns.open.Load() < 2 {
+			if ticks < requestTicks {
+				t.Errorf("closed after %d ticks, want %d", ticks, requestTicks)
 			}
-			time.Sleep(requestTime / 10)
+			roundTrip(t, silent)
+			return
 		}
-		if open := time.Since(began); open < requestTime || open > 2*requestTime {
-			t.Errorf("slow request: closed after %v, want about %v", open, requestTime)
+		if _, err := io.WriteString(slow, "G"); err != nil {
+			continue // closed; the tracker learns it soon
 		}
-		roundTrip(t, silent)
-		if open := untilClosed(silent); open != idleTime {
-			t.Errorf("idle connection: closed after %v, want %v", open, idleTime)
-		}
-	})
+		waitUntil(t, "the server has read it", func() bool { return d.conns.received() > before+ticks || d.conns.open.Load() < 2 })
+		d.advance(1)
+	}
+	t.Errorf("still open after %d ticks of a request that never ends", idleTicks/2)
 }
 
 // Browsers keep connections in reserve that have sent nothing. A shutdown need not wait for
 // them, but it waits for those that have begun to send a request.
 func TestServerShutdownClosesSilentConnectionsOnRequest(t *testing.T) {
-	for begun, want := range map[string]time.Duration{"": minLinger + 2*drainInterval, "GET /": requestTime + 2*drainInterval} {
-		synctest.Test(t, func(t *testing.T) {
-			d := New(hello, Options{CloseSilent: true})
-			dial, _ := servePipes(t, d)
-			conn := dial.send(t, begun)
-			defer func() { _ = conn.Close() }()
-			go untilClosed(conn)
-			synctest.Wait()
-			began := time.Now()
-			if err := d.Shutdown(t.Context()); err != nil {
+	t.Parallel()
+	for _, begun := range []string{"", "GET /"} {
+		d := newFastServer(hello) // no timeout closes the connection
+		d.closeSilent = true
+		address, _ := serve(t, d)
+		dial(t, address, begun)
+		waitUntil(t, "it is accepted and read", func() bool {
+			return d.conns.count((*trackedConn).isNew) == 1 && d.conns.received() == int64(len(begun))
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- d.Shutdown(t.Context()) }()
+		if begun == "" {
+			if err := within(t, "the shutdown", ended); err != nil {
 				t.Error(err)
 			}
-			if took := time.Since(began); took > want || took < want-2*drainInterval {
-				t.Errorf("after %q: the shutdown took %v, want about %v", begun, took, want)
-			}
-		})
+			continue
+		}
+		waitUntil(t, "the listener is closed", d.closing.Load)
+		select {
+		case err := <-ended:
+			t.Errorf("the shutdown ended with a request half sent: %v", err)
+		case <-time.After(2 * minLinger):
+		}
+		if err := advanceUntil(t, d, "the shutdown", ended); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// count returns how many connections satisfy the condition.
+func (t *connTracker) count(condition func(*trackedConn) bool) (n int) {
+	t.all.Range(func(_, c any) bool {
+		if condition(c.(*trackedConn)) {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+func isIdle(c *trackedConn) bool { return http.ConnState(c.state.Load()) == http.StateIdle }
+
+func isMultiplexed(c *trackedConn) bool { return c.multiplexed.Load() }
+
+// received returns how many bytes all open connections have received.
+func (t *connTracker) received() (n int64) {
+	t.all.Range(func(conn, _ any) bool {
+		n += bytesRead(conn.(net.Conn))
+		return true
+	})
+	return n
+}
+
+// waitUntil fails the test if the condition does not become true.
+func waitUntil(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if !waitWhile(ctx, time.Millisecond, func() bool { return !condition() }) {
+		t.Fatalf("waited a minute until %s", what)
 	}
 }
 
 // HTTP/2 pings are not requests: the connection is not closed as slow, but as idle.
 func TestServerTreatsPingingHTTP2ClientAsIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := New(hello, Options{})
-		dial, stop := servePipes(t, withHTTP2(d))
-		defer stop()
-		client := dial.newHTTP2Client(&http.HTTP2Config{SendPingTimeout: time.Second})
-		defer client.CloseIdleConnections()
-		for _, again := range []bool{false, true} {
-			if got := post(t, client, "/", http.NoBody, again); got != "200 HTTP/2.0 hello" {
-				t.Errorf("got %q", got)
-			}
-			time.Sleep(3 * requestTime)
+	t.Parallel()
+	d := newFastServer(hello)
+	address, client := serveHTTP2(t, d)
+	transport := client.Transport.(*http.Transport)
+	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: 20 * time.Millisecond}
+	for _, c := range []struct {
+		again bool // on the same connection
+		wait  int64
+	}{{false, 3 * requestTicks}, {true, idleTicks + 5}} {
+		again := false
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { again = c.Reused }})
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if n := d.open.Load(); n != 1 {
-			t.Errorf("%d connections are open, want 1 that is idle", n)
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(idleTime)
-		if n := d.open.Load(); n != 0 {
-			t.Errorf("%d connections are open after %v, want none", n, idleTime)
+		_ = answer.Body.Close()
+		if answer.ProtoMajor != 2 || again != c.again {
+			t.Errorf("%s, connection reused: %t, want HTTP/2.0 and %t", answer.Proto, again, c.again)
 		}
+		waitUntil(t, "the connection is idle", func() bool { return d.conns.count(isIdle) == 1 })
+		pinged := d.conns.received()
+		waitUntil(t, "the client has pinged", func() bool { return d.conns.received() > pinged })
+		d.advance(c.wait)
+	}
+	waitUntil(t, "the idle connection is closed", func() bool { return !d.conns.anyOpen() })
+}
+
+// serveHTTP2 starts a server over TLS with HTTP/2, and returns its address and a client that
+// trusts its certificate.
+func serveHTTP2(t *testing.T, d *Server) (string, *http.Client) {
+	t.Helper()
+	certificates := httptest.NewTLSServer(nil)
+	t.Cleanup(certificates.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := certificates.TLS.Clone()
+	config.NextProtos = []string{"h2"}
+	go func() { _ = d.Serve(tls.NewListener(connlimit.New(l, connlimit.Options{Max: 10}), config)) }()
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = d.Shutdown(ended)
 	})
+	return l.Addr().String(), certificates.Client()
 }
 
 // An HTTP/2 client may connect long before its first request.
 func TestServerKeepsHTTP2ConnectionWithoutRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dial, stop := servePipes(t, withHTTP2(New(hello, Options{})))
-		defer stop()
-		conn := dial.send(t, http2.ClientPreface)
-		defer func() { _ = conn.Close() }()
-		framer, answered := http2.NewFramer(conn, conn), make(chan error, 1)
-		go func() {
-			for {
-				frame, err := framer.ReadFrame()
-				if ping, ok := frame.(*http2.PingFrame); err != nil || ok && ping.IsAck() {
-					answered <- err
-					return
-				}
-			}
-		}()
-		for _, write := range []func() error{
-			func() error { return framer.WriteSettings() }, framer.WriteSettingsAck, func() error { return framer.WritePing(false, [8]byte{1}) },
-		} {
-			if err := write(); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(2 * requestTime)
+	t.Parallel()
+	d := newFastServer(hello)
+	address, client := serveHTTP2(t, d)
+	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos, config.ServerName = []string{"h2"}, "example.com"
+	conn, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	for _, write := range []func() error{func() error { return framer.WriteSettings() }, framer.WriteSettingsAck} {
+		if err := write(); err != nil {
+			t.Fatal(err)
 		}
-		if err := <-answered; err != nil {
-			t.Errorf("the connection was closed: %v", err)
+		waitUntil(t, "the server speaks HTTP/2", func() bool { return d.conns.count(isMultiplexed) == 1 })
+		d.advance(2 * requestTicks)
+	}
+	if err := framer.WritePing(false, [8]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("the connection was closed: %v", err)
 		}
-	})
+		if ping, ok := frame.(*http2.PingFrame); ok && ping.IsAck() {
+			return
+		}
+	}
 }
 
 // roundTrip sends a request on a connection, and reads the response.
@@ -447,178 +506,146 @@ func roundTrip(t *testing.T, conn net.Conn) {
 	_ = r.Body.Close()
 }
 
-// writeUntilError writes a response that never ends.
-func writeUntilError(w http.ResponseWriter) {
-	for block := make([]byte, 64<<10); ; {
-		if _, err := w.Write(block); err != nil {
-			return
-		}
-	}
-}
-
 func TestServerClosesClientThatDoesNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		took := make(chan time.Duration, 1)
-		dial, stop := servePipes(t, New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			began := time.Now()
-			writeUntilError(w)
-			took <- time.Since(began)
-		}), Options{}))
-		defer stop()
-		conn := dial.send(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		defer func() { _ = conn.Close() }()
-		if open := <-took; open != 2*requestTime {
-			t.Errorf("closed after %v, want %v", open, 2*requestTime)
+	t.Parallel()
+	begun, gone := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d := newFastServer(func(w http.ResponseWriter, _ *http.Request) {
+		close(begun)
+		for range 1000 {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				once.Do(func() { close(gone) })
+				return
+			}
 		}
 	})
+	address, _ := serve(t, d)
+	dial(t, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	within(t, "the request", begun)
+	advanceUntil(t, d, "the connection to be closed", gone)
 }
 
 // A handler that waits for a slow store is not cut off.
 func TestServerGivesHandlerItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const handlerTime = 15 * time.Second
-		dial, stop := servePipes(t, New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(handlerTime + requestTime/2)
-			_, _ = fmt.Fprint(w, "at last", r.Context().Err())
-		}), Options{HandlerTime: handlerTime}))
-		defer stop()
-		conn := dial.send(t, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-		if text, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(text), "at last<nil>") {
-			t.Errorf("got %q, %v, want the response", text, err)
-		}
+	t.Parallel()
+	d := New(nil, Options{HandlerTime: 30 * tick})
+	d.tick = time.Hour
+	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		d.advance(30 + requestTicks/2)
+		_, _ = io.WriteString(w, "at last")
 	})
+	address, _ := serve(t, d)
+	r, err := http.Get("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(r.Body); err != nil || string(text) != "at last" {
+		t.Errorf("got %q, %v, want the response", text, err)
+	}
+	_ = r.Body.Close()
 }
 
 func TestSuspendTimeoutKeepsConnectionOpen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dial, stop := servePipes(t, withHTTP2(New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			resume := SuspendTimeout(w)
-			time.Sleep(6 * requestTime)
-			resume()
-			time.Sleep(requestTime / 2) // the limit counts from resume
-			_, _ = fmt.Fprint(w, "at last", r.Context().Err())
-		}), Options{})))
-		defer stop()
-		conn := dial.send(t, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-		if text, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(text), "at last<nil>") {
-			t.Errorf("got %q, %v, want the response", text, err)
-		}
-		client := dial.newHTTP2Client(nil)
-		defer client.CloseIdleConnections()
-		if got := post(t, client, "/", http.NoBody, false); got != "200 HTTP/2.0 at last<nil>" {
-			t.Errorf("HTTP/2: got %q", got)
-		}
+	t.Parallel()
+	d := newFastServer(nil)
+	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resume := SuspendTimeout(r)
+		d.advance(3 * requestTicks)
+		resume()
+		d.advance(3) // the limit counts from resume
+		_, _ = io.WriteString(w, "at last")
 	})
-}
-
-// A client that does not read is closed after a suspension too, from its end.
-func TestSuspendTimeoutEndsWithResume(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		took := make(chan time.Duration, 2)
-		dial, stop := servePipes(t, withHTTP2(New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			resume := SuspendTimeout(w)
-			time.Sleep(6 * requestTime)
-			resume()
-			began := time.Now()
-			writeUntilError(w)
-			took <- time.Since(began)
-		}), Options{})))
-		defer stop()
-		conn := dial.send(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		defer func() { _ = conn.Close() }()
-		client := dial.newHTTP2Client(nil)
-		defer client.CloseIdleConnections()
-		if r, err := client.Get("http://x/"); err == nil { // or else it is aborted already
-			defer func() { _ = r.Body.Close() }()
-		}
-		for range 2 {
-			if open := <-took; open != requestTime {
-				t.Errorf("closed %v after the end of the suspension, want %v", open, requestTime)
-			}
-		}
-	})
+	address, _ := serve(t, d)
+	r, err := http.Get("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	if err != nil || string(body) != "at last" {
+		t.Errorf("got %q, %v, want the response", body, err)
+	}
 }
 
 // An HTTP/2 connection that always has a request in flight is not closed, but each of its
 // streams has a time limit.
 func TestServerLimitsHTTP2StreamsNotConnections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slow := make(chan time.Duration, 1)
-		mux := http.NewServeMux()
-		mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) { time.Sleep(requestTime / 2) })
-		mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) {
-			began := time.Now()
-			if _, err := io.Copy(io.Discard, r.Body); err == nil {
-				t.Error("slow request: its body has ended, want an error")
-			}
-			slow <- time.Since(began)
-		})
-		dial, stop := servePipes(t, withHTTP2(New(mux, Options{})))
-		defer stop()
-		client := dial.newHTTP2Client(nil)
-		defer client.CloseIdleConnections()
-		if got := post(t, client, "/", http.NoBody, false); got != "200 HTTP/2.0 " {
-			t.Fatalf("first request: got %q", got)
+	t.Parallel()
+	d, slow := newFastServer(nil), make(chan error, 1)
+	mux := http.NewServeMux()
+	mux.Handle("/", d.handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { d.advance(requestTicks / 2) })))
+	mux.Handle("/slow", withStreamTimeout(10*time.Millisecond, func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		slow <- err
+	}))
+	s := httptest.NewUnstartedServer(mux)
+	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
+	s.StartTLS()
+	defer s.Close()
+	if got := post(s, "/", http.NoBody); got != "200 HTTP/2.0 " { // so that all share one connection
+		t.Fatalf("first request: got %q", got)
+	}
+	go post(s, "/slow", neverEnding{t.Context()})
+	begin := d.conns.now.Load()
+	for d.conns.now.Load() < begin+4*requestTicks {
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if got := post(s, "/", http.NoBody); got != "200 HTTP/2.0 " {
+					t.Errorf("concurrent request: got %q", got)
+				}
+			})
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go post(t, client, "/slow", neverEnding{ctx}, true)
-		for range 8 {
-			var wg sync.WaitGroup
-			for range 3 {
-				wg.Go(func() {
-					if got := post(t, client, "/", http.NoBody, true); got != "200 HTTP/2.0 " {
-						t.Errorf("concurrent request: got %q", got)
-					}
-				})
-			}
-			wg.Wait()
-		}
-		if took := <-slow; took != requestTime {
-			t.Errorf("slow request: its body was cut off after %v, want %v", took, requestTime)
-		}
-	})
+		wg.Wait()
+	}
+	if err := within(t, "the slow request", slow); err == nil {
+		t.Error("slow request: its body has ended, want an error")
+	}
 }
 
-// A stream whose client does not read the response is closed.
+// A stream whose client does not read the response is closed. The limit of a suspended stream
+// counts from resume.
 func TestServerClosesHTTP2StreamThatIsNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		took := make(chan time.Duration, 1)
-		dial, stop := servePipes(t, withHTTP2(New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			began := time.Now()
-			writeUntilError(w)
-			took <- time.Since(began)
-		}), Options{})))
-		defer stop()
-		client := dial.newHTTP2Client(nil)
-		defer client.CloseIdleConnections()
-		if r, err := client.Get("http://x/"); err == nil { // or else it is aborted already
-			defer func() { _ = r.Body.Close() }()
+	t.Parallel()
+	d, ended := newFastServer(nil), make(chan error, 1)
+	mux := http.NewServeMux()
+	mux.Handle("/", withStreamTimeout(10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for block := make([]byte, 1<<20); err == nil; {
+			_, err = w.Write(block)
 		}
-		if open := <-took; open != 2*requestTime {
-			t.Errorf("closed after %v, want %v", open, 2*requestTime)
-		}
-	})
+		ended <- err
+	}))
+	const timeout = 3 * time.Second // a busy machine is faster than twice that
+	mux.Handle("/suspended", withStreamTimeout(timeout, func(w http.ResponseWriter, r *http.Request) {
+		resume := SuspendTimeout(r)
+		<-time.After(2*timeout + 100*time.Millisecond)
+		resume()
+		_, _ = io.WriteString(w, "at last")
+	}))
+	s := httptest.NewUnstartedServer(mux)
+	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
+	s.StartTLS()
+	defer s.Close()
+	suspended := make(chan string, 1)
+	go func() { suspended <- post(s, "/suspended", http.NoBody) }()
+	if r, err := s.Client().Get(s.URL); err == nil { // or else it is aborted already
+		defer func() { _ = r.Body.Close() }()
+	}
+	_ = within(t, "the response to be aborted", ended)
+	if got := within(t, "the suspended request", suspended); got != "200 HTTP/2.0 at last" {
+		t.Errorf("suspended request: got %q", got)
+	}
 }
 
-// post sends a request, on a new connection or again on the one that there is.
-func post(t *testing.T, client *http.Client, path string, body io.Reader, again bool) string {
-	trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
-		if c.Reused != again {
-			t.Errorf("connection reused: %t, want %t", c.Reused, again)
-		}
-	}}
-	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost, "http://x"+path, body)
+func post(s *httptest.Server, path string, body io.Reader) string {
+	r, err := s.Client().Post(s.URL+path, "text/plain", body)
 	if err != nil {
 		return err.Error()
 	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return err.Error()
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, _ := io.ReadAll(answer.Body)
-	return fmt.Sprintf("%d %s %s", answer.StatusCode, answer.Proto, text)
+	defer func() { _ = r.Body.Close() }()
+	text, _ := io.ReadAll(r.Body)
+	return fmt.Sprintf("%d %s %s", r.StatusCode, r.Proto, text)
 }
 
 // neverEnding is a body that sends nothing.

@@ -168,6 +168,51 @@ func TestReaderCountsLinesThatAreTooLate(t *testing.T) {
 	}
 }
 
+// spreadOf returns the times of requests in their order, as they are spread.
+func spreadOf(t *testing.T, o *Options, paths ...string) (times []time.Duration) {
+	t.Helper()
+	r, err := Open(paths, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC).UnixNano()
+	for q := (Request{}); r.Next(&q); {
+		times = append(times, time.Duration(q.Spread-noon))
+	}
+	return times
+}
+
+// Ten servers with two requests a second have twenty a second, which do not come as two crowds of ten.
+func TestReaderSpreadsSeveralLogs(t *testing.T) {
+	var paths []string
+	for range 10 {
+		paths = append(paths, write(t, "access.log", strings.Repeat(lineAt(0), 2)+strings.Repeat(lineAt(1), 2)))
+	}
+	got := spreadOf(t, &Options{}, paths...)
+	for i, at := range got {
+		if want := time.Duration(i) * 50 * time.Millisecond; at != want {
+			t.Fatalf("request %d comes at %v, want %v", i, at, want)
+		}
+	}
+	if len(got) != 40 {
+		t.Errorf("got %d requests, want 40", len(got))
+	}
+}
+
+// A second that is divided, and lines that are too late, do not come before what was already read.
+func TestReaderSpreadsInOrder(t *testing.T) {
+	log := ""
+	for second := range 40 {
+		log += strings.Repeat(lineAt(second), 700) + lineAt(max(second-6, 0))
+	}
+	for name, log := range map[string]string{"late": log, "divided": strings.Repeat(lineAt(1), 30_000)} {
+		if got := spreadOf(t, &Options{Window: 1024}, write(t, "access.log", log)); !slices.IsSorted(got) {
+			t.Errorf("%s: %d requests are not in the order of Spread", name, len(got))
+		}
+	}
+}
+
 // What is not understood is counted, and nothing else is lost.
 func TestReaderSurvivesHostileLines(t *testing.T) {
 	good := lineAt(1)

@@ -103,7 +103,21 @@ func Open(paths []string, o *Options) (*Reader, error) {
 			return nil, errors.Join(err, r.Close())
 		}
 	}
+	r.takeTurns()
 	return r, nil
+}
+
+// takeTurns numbers the logs whose requests are spread.
+func (r *Reader) takeTurns() {
+	var whole []*source
+	for _, s := range r.sources {
+		if s.Whole {
+			whole = append(whole, s)
+		}
+	}
+	for i, s := range whole {
+		s.turn, s.turns = i, len(whole)
+	}
 }
 
 // expand replaces directories by the recordings in them.

@@ -47,6 +47,8 @@ type source struct {
 	lastTime int64
 
 	window window
+	turn   int   // of the log, among those with whole seconds …
+	turns  int   // … of which there are so many
 	number int64 // of the line
 	ended  bool
 }
@@ -197,7 +199,10 @@ func (s *source) fill() {
 	}
 	s.Late += s.window.sort(s.ended)
 	if s.Whole {
-		s.window.spread()
+		s.window.spread(s.turn, s.turns)
+	}
+	if n := s.window.usable; n > 0 {
+		s.window.last = s.window.requests[n-1]
 	}
 }
 
@@ -236,9 +241,9 @@ type window struct {
 	requests []request
 	data     []byte
 	spare    []byte
-	next     int   // request to use
-	usable   int   // how many are sorted
-	last     int64 // the time of those before the next
+	next     int     // request to use
+	usable   int     // how many are sorted
+	last     request // before the next to be sorted
 }
 
 // A request is its times, as those of a Request, and the position of its values.
@@ -289,11 +294,11 @@ func (w *window) sort(all bool) (late int64) {
 	}
 	for i := range w.requests {
 		r := &w.requests[i]
-		if r.time >= w.last {
+		if r.time >= w.last.time {
 			break
 		}
 		late++
-		r.time, r.spread = w.last, w.last
+		r.time, r.spread = w.last.time, w.last.time
 	}
 	n := len(w.requests)
 	for w.usable = (n + 1) / 2; w.usable < n; w.usable++ {
@@ -301,22 +306,22 @@ func (w *window) sort(all bool) (late int64) {
 			break
 		}
 	}
-	if n > 0 {
-		w.last = w.requests[w.usable-1].time
-	}
 	return late
 }
 
-// spread spreads the requests of each second evenly over it.
-func (w *window) spread() {
+// spread spreads the requests of each second evenly over it. A part of the time between two of them passes before the
+// first, which is the log's turn, so that those of several logs do not come together.
+func (w *window) spread(turn, turns int) {
 	for left := w.requests[:w.usable]; len(left) > 0; {
 		second := left[0].second()
 		n := slices.IndexFunc(left, func(r request) bool { return r.second() != second })
 		if n < 0 {
 			n = len(left)
 		}
+		step := int64(time.Second) / int64(n)
 		for i := range n {
-			left[i].spread = second*int64(time.Second) + int64(i)*(int64(time.Second)/int64(n))
+			at := second*int64(time.Second) + int64(i)*step + step*int64(turn)/int64(turns)
+			left[i].spread = max(at, w.last.spread) // after the rest of a second that was divided
 		}
 		left = left[n:]
 	}

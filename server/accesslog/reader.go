@@ -160,6 +160,9 @@ func (r *Reader) Reports() (all []Report) {
 	return all
 }
 
+// Len returns how many logs there are.
+func (r *Reader) Len() int { return len(r.sources) }
+
 // HasLogs reports whether there is a log that is no recording.
 func (r *Reader) HasLogs() bool {
 	return slices.ContainsFunc(r.sources, func(s *source) bool { return s.Format != recordingFormat })

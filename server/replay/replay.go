@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/accesslog"
@@ -235,7 +236,7 @@ func (r *run) all(ctx context.Context) error {
 		if r.requests++; r.requests == 1 {
 			r.first = q.Time
 		}
-		r.last = q.Time
+		r.first, r.last = min(r.first, q.Time), max(r.last, q.Time) // they come in the order of Spread
 		r.decide(&q)
 	}
 	return nil
@@ -294,11 +295,20 @@ func (r *run) count(decided bool, q *accesslog.Request, newly bool) {
 		if s := &r.new.readings[spread].result.Statuses[i]; isDenied(s) {
 			deniedBy = s.Rule
 		}
-		r.stats.add(&counted{m.rule, deniedBy, m.key, q.Spread, q.Time, m.cost, newly})
+		r.stats.add(&counted{m.rule, deniedBy, m.key, q.Spread, r.crowdTime(q), m.cost, newly})
 	}
 	if !limited {
 		r.unmatched++
 	}
+}
+
+// crowdTime is when a request has come for the suggestions, which must not be too small. Requests of several logs come in
+// the order of Spread; then those of a second that is read twice are one crowd.
+func (r *run) crowdTime(q *accesslog.Request) int64 {
+	if len(r.new.readings) > 1 && r.logs.Len() > 1 {
+		return q.Time - q.Time%int64(time.Second)
+	}
+	return q.Time
 }
 
 // countAtOnce counts the keys of a request that the second reading denies.

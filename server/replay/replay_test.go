@@ -119,6 +119,29 @@ func TestRunDecidesAsALimiter(t *testing.T) {
 	}
 }
 
+// Requests of a log with whole seconds come among those of another, which are a little later than their seconds begin.
+func TestRunMergesWholeSecondsWithExactTimes(t *testing.T) {
+	var whole, exact []arrival
+	for i := range 100 {
+		at := time.Duration(i/10) * time.Second
+		whole = append(whole, arrival{at, "10.0.0.1"})
+		exact = append(exact, arrival{at + time.Duration(i%10)*95*time.Millisecond, "10.0.0.1"})
+	}
+	paths := []string{combinedLog(t, whole), jsonLog(t, exact)}
+	got, err := Run(context.Background(), paths, Options{Rules: load(t, perAddress+"20/1s"), Suggest: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range got.Rules[0].Suggested.Curve {
+		if p.Count >= 20 && (p.Burst < 11 || p.Burst > 20) {
+			t.Errorf("suggested %+v, of which 11 are needed, and 20 come in a second", p)
+		}
+	}
+	if want := begin.Add(exact[99].at); !got.To.Equal(want) || !got.From.Equal(begin) {
+		t.Errorf("from %v to %v, want %v to %v", got.From, got.To, begin, want)
+	}
+}
+
 // Ten requests in a second under ten a second with a burst of one: all pass if they are spread, one if not.
 func TestRunHasBothBoundsOfWholeSeconds(t *testing.T) {
 	var arrivals []arrival

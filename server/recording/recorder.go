@@ -43,9 +43,9 @@ type Options struct {
 const (
 	defaultMaxBytes = 1 << 30
 	minMaxBytes     = 1 << 20
-	filesInAll      = 16                    // so that removing one removes little
-	maxQueue        = 4 << 20               // bytes that wait to be written
-	flushInterval   = 50 * time.Millisecond // for a million requests a second
+	filesInAll      = 16      // so that removing one removes little
+	maxQueue        = 4 << 20 // bytes that wait to be written
+	flushInterval   = 100 * time.Millisecond
 	keyName         = "hash.key"
 	header          = "# penstock recording 1\n"
 	ownerOnly       = 0o600
@@ -66,6 +66,7 @@ type Recorder struct {
 	mu    sync.Mutex
 	queue []byte
 	spare []byte
+	wake  chan struct{} // the queue is half full
 
 	file     *os.File
 	size     int64
@@ -79,7 +80,7 @@ func Open(o Options) (*Recorder, error) {
 	if o.MaxBytes < minMaxBytes {
 		return nil, fmt.Errorf("%d bytes for recordings: want at least %d", o.MaxBytes, minMaxBytes)
 	}
-	r := &Recorder{options: o, all: slices.Contains(o.Hash, "*"), fileSize: o.MaxBytes / filesInAll}
+	r := &Recorder{options: o, wake: make(chan struct{}, 1), all: slices.Contains(o.Hash, "*"), fileSize: o.MaxBytes / filesInAll}
 	r.below = math.MaxUint64
 	if o.Sample < 1 {
 		r.below = uint64(o.Sample * math.MaxUint64)
@@ -162,9 +163,16 @@ func (r *Recorder) enqueue(line []byte) {
 	if fits {
 		r.queue = append(r.queue, line...)
 	}
+	half := len(r.queue) > maxQueue/2
 	r.mu.Unlock()
 	if !fits {
 		r.Dropped.Add(1)
+	}
+	if half {
+		select {
+		case r.wake <- struct{}{}:
+		default: // it is awake
+		}
 	}
 }
 
@@ -175,6 +183,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-tick.C:
+		case <-r.wake:
 		case <-ctx.Done():
 		}
 		r.flush()

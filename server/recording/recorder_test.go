@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -108,6 +109,27 @@ func TestRecordingIsReplayedExactly(t *testing.T) {
 	if r.Recorded.Load() != 500 || r.Dropped.Load() != 0 {
 		t.Errorf("recorded %d, dropped %d; want 500 and 0", r.Recorded.Load(), r.Dropped.Load())
 	}
+}
+
+// Long lines fill the queue long before the next interval: the writer does not wait for it.
+func TestRecorderWritesAHalfFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := open(t, recording.Options{Dir: t.TempDir()})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		ds := []engine.Descriptor{take(rules.Entry{Key: "path", Value: strings.Repeat("x", 1000)})}
+		for i := range 20_000 { // at one time
+			if r.Record(nil, "shop", ds, false); i%1000 == 0 {
+				synctest.Wait()
+			}
+		}
+		cancel()
+		running.Wait()
+		if err := r.Close(); err != nil || r.Recorded.Load() != 20_000 || r.Dropped.Load() != 0 {
+			t.Errorf("recorded %d, dropped %d, %v; want 20,000 and 0", r.Recorded.Load(), r.Dropped.Load(), err)
+		}
+	})
 }
 
 // Hashed values are not in the files, and a key stays one key, also after a restart.

@@ -105,6 +105,36 @@ func TestReaderUsesNamesOfColumns(t *testing.T) {
 	}
 }
 
+func TestReaderNeedsNoNamesOfColumns(t *testing.T) {
+	for _, c := range lines {
+		if c.format != "cloudfront" {
+			continue
+		}
+		if got := read(t, &Options{}, "#Fields:\n"+c.line+"\n"); len(got.requests) != 1 || got.Format != c.format {
+			t.Errorf("got %q as %q, want one request", got.requests, got.Format)
+		}
+	}
+}
+
+// What a proxy logs of a client may be nested; a line with the end of another is not taken for one.
+func TestReaderOfJSONThatIsNestedOrBroken(t *testing.T) {
+	const good = `{"time":"2026-11-01T12:00:00Z","address":"203.0.113.9","x":`
+	for text, want := range map[string]int{
+		good + strings.Repeat(`{"a":`, 5000) + "[1]" + strings.Repeat("}", 5001):  1,
+		good + strings.Repeat("[", 5000) + "{}" + strings.Repeat("]", 5000) + "}": 1,
+		good + "[1]}":                1,
+		good + "[1}}":                0,
+		good + `{"a":1]}`:            0,
+		good + "1]":                  0,
+		good + "1} and so on":        0,
+		good + "1} and so on" + "\t": 0,
+	} {
+		if got := read(t, &Options{Format: "json", Entries: wantEntries[:1]}, text+"\n"); len(got.requests) != want {
+			t.Errorf("%.100s: got %d requests, want %d", text, len(got.requests), want)
+		}
+	}
+}
+
 func TestReaderUsesNamesGiven(t *testing.T) {
 	o := &Options{
 		Names:   map[string]string{"time": "when", "address": "peer.ip"},

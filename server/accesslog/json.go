@@ -10,25 +10,27 @@ type jsonReader struct {
 	places map[string][]int // of the values of a path: the names that lead to it in nested objects, with dots between them
 	values [][]byte         // without quotes; nil if the line has none
 	path   []byte           // of what is read
+	most   int              // the length of the longest path of a value
 }
 
 func newJSONReader(paths []string) jsonReader {
 	r := jsonReader{places: map[string][]int{}, values: make([][]byte, len(paths))}
 	for i, path := range paths {
 		r.places[path] = append(r.places[path], i)
+		r.most = max(r.most, len(path))
 	}
 	return r
 }
 
-// maxDepth is how deeply objects and lists may be nested.
-const maxDepth = 100
+// maxDepth is how deeply objects and lists may be nested, as in encoding/json.
+const maxDepth = 10_000
 
 // read sets the values. It reports whether the line is an object, as far as it was read.
 func (r *jsonReader) read(text []byte) bool {
 	clear(r.values)
 	r.path = r.path[:0]
 	text = bytes.TrimSpace(text)
-	return len(text) > 0 && text[0] == '{' && r.value(text, 0) != nil
+	return len(text) > 1 && text[0] == '{' && text[len(text)-1] == '}' && r.value(text, 0) != nil
 }
 
 // value reads a value, and returns what follows it; nil if it is none.
@@ -37,6 +39,9 @@ func (r *jsonReader) value(text []byte, depth int) (rest []byte) {
 		return r.nested(text, depth+1)
 	}
 	value, rest := scalar(text)
+	if len(r.path) > r.most { // a name of a client may be long, and have many values
+		return rest
+	}
 	for _, i := range r.places[string(r.path)] {
 		if r.values[i] == nil {
 			r.values[i] = plain(value)
@@ -47,9 +52,9 @@ func (r *jsonReader) value(text []byte, depth int) (rest []byte) {
 
 // nested reads an object, or a list, whose first element has the path of the list.
 func (r *jsonReader) nested(text []byte, depth int) (rest []byte) {
-	isObject, outer := text[0] == '{', len(r.path)
+	isObject, end, outer := text[0] == '{', text[0]+2, len(r.path) // as the ASCII of } and ]
 	text = space(text[1:])
-	for len(text) > 0 && text[0] != '}' && text[0] != ']' && depth <= maxDepth {
+	for len(text) > 0 && text[0] != end && depth <= maxDepth {
 		if isObject {
 			text = r.name(text)
 		}

@@ -164,7 +164,8 @@ func (s *source) parse(text []byte, l *line) bool {
 // isComment reports whether a line is a comment, which may have the names of columns.
 func (s *source) isComment(text []byte) bool {
 	if names, ok := bytes.CutPrefix(text, columnsComment); ok {
-		s.columns = strings.Fields(string(names))
+		s.columns = nil // without names, those that are usual
+		s.columns = append(s.columns, strings.Fields(string(names))...)
 	}
 	return len(text) > 0 && text[0] == '#'
 }

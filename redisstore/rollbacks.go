@@ -15,16 +15,17 @@ type grantName struct{ key, id string }
 // after a retry would take back what it was granted.
 func (s *Store) awaitRollBacks(d *deadline, rs []penstock.Request, items []takeAllItem) error {
 	for i := range rs {
-		ended := s.rollBacks.Ended(grantName{items[i].key, rs[i].ID})
-		if ended == nil || rs[i].ID == "" {
+		if rs[i].ID == "" {
 			continue
 		}
-		select {
-		case <-ended:
-		case <-d.Done():
-			// As that of callError, this is not ErrUnavailable if the caller's context has ended.
-			why := cmp.Or(d.callerErr(), penstock.ErrUnavailable)
-			return requestError(i, fmt.Errorf("redisstore: take all: %w: %w", why, errRollingBack))
+		for _, ended := range s.rollBacks.Of(grantName{items[i].key, rs[i].ID}) {
+			select {
+			case <-ended:
+			case <-d.Done():
+				// As that of callError, this is not ErrUnavailable if the caller's context has ended.
+				why := cmp.Or(d.callerErr(), penstock.ErrUnavailable)
+				return requestError(i, fmt.Errorf("redisstore: take all: %w: %w", why, errRollingBack))
+			}
 		}
 	}
 	return nil

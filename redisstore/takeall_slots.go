@@ -232,7 +232,8 @@ func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeA
 			unknown, grants = append(unknown, refundOf(rs[i])), append(grants, grantName{items[i].key, rs[i].ID})
 		}
 	}
-	ctx, end := d.Context, s.rollBacks.Begin(grants) // the deadline may be reused
+	ctx := d.Context // the deadline may be reused
+	_, end := s.rollBacks.Begin(grants)
 	go func() {
 		defer end()
 		_ = s.refundAll(ctx, time.Now(), unknown, make([]penstock.Decision, len(unknown)))

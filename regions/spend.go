@@ -105,26 +105,32 @@ func (s *Store) claimLots(open []spending) {
 			due, pools = append(due, p), append(pools, p.pool)
 		}
 	}
-	end := s.claims.Begin(pools)
-	for i := range open {
-		p := &open[i]
-		if p.lot = nil; p.spent.Want > 0 || p.spent.Asked {
-			p.lot = s.lotInFlight(p.pool)
-		}
-	}
+	var lots <-chan struct{}
 	if len(due) > 0 {
+		ended, end := s.claims.Begin(pools)
+		lots = ended
 		go func() {
 			defer end()
 			s.refill(due)
 		}()
 	}
+	for i := range open {
+		switch p := &open[i]; {
+		case p.spent.Want > 0:
+			p.lot = lots
+		case p.spent.Asked:
+			p.lot = s.lotInFlight(p.pool)
+		default:
+			p.lot = nil
+		}
+	}
 }
 
-// lotInFlight returns a channel that is closed when the claim of a pool has ended. That of another process is waited for in
-// steps of half a round trip.
+// lotInFlight returns a channel that is closed when the last claim of a pool has ended. That of another process is waited for
+// in steps of half a round trip.
 func (s *Store) lotInFlight(pool string) <-chan struct{} {
-	if ended := s.claims.Ended(pool); ended != nil {
-		return ended
+	if claims := s.claims.Of(pool); len(claims) > 0 {
+		return claims[len(claims)-1]
 	}
 	step := make(chan struct{})
 	time.AfterFunc(s.roundTrip/2, func() { close(step) })

@@ -25,7 +25,8 @@ type regionTest struct {
 	homeAlone   atomic.Bool // home is a daemon that decides without its store
 	poolsDown   atomic.Bool
 	homeCalls   atomic.Int64
-	badKey      string // which home cannot decide
+	badKey      string                   // which home cannot decide
+	slowDeposit map[string]time.Duration // by key
 }
 
 func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
@@ -68,6 +69,8 @@ func (p failingPools) Spend(ctx context.Context, key string, a regions.Ask) (reg
 }
 
 func (p failingPools) Deposit(ctx context.Context, key string, l regions.Lot) (bool, error) {
+	_, name, _ := strings.Cut(key, ":")
+	time.Sleep(p.tr.slowDeposit[name])
 	return p.tr.pools.Deposit(ctx, key, l)
 }
 
@@ -348,4 +351,34 @@ func TestStoreKeepsPoolsOfLongLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A request that waits for a lot goes on when the lot has arrived, though another is on its way already.
+func TestStoreWaitsForNoLaterLot(t *testing.T) {
+	inBubble(t, regions.Settings{}, func(tr *regionTest) {
+		tr.slowDeposit = map[string]time.Duration{"other": 50 * time.Millisecond} // so that the claims of both keys end late
+		waited := make(chan time.Duration, 2)
+		takeEach := func(keys ...string) {
+			var rs []penstock.Request
+			for _, key := range keys {
+				rs = append(rs, penstock.Request{Key: key, Limit: global, Cost: 1})
+			}
+			start := time.Now()
+			if err := tr.TakeEach(ctx, rs, make([]penstock.Decision, len(rs))); err != nil {
+				t.Error(err)
+			}
+			waited <- time.Since(start)
+		}
+		go takeEach("key", "other")
+		time.Sleep(50 * time.Millisecond)
+		go takeEach("key")
+		time.Sleep(75 * time.Millisecond)
+		d := tr.take(penstock.Request{Limit: global, Cost: 3})
+		if synctest.Wait(); !d.Allowed || tr.homeCalls.Load() != 2 {
+			t.Errorf("%+v, %d calls to home, want units of the first lot, and a second claim", d, tr.homeCalls.Load())
+		}
+		if a, b := <-waited, <-waited; a+b != 250*time.Millisecond {
+			t.Errorf("waited for %v and %v, want 150ms and 100ms: until the first claim has ended", a, b)
+		}
+	})
 }

@@ -1,53 +1,48 @@
 package inflight
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Keys are those of what is in flight, so that others can wait for its end. The zero value is ready to use.
 type Keys[K comparable] struct {
 	mu    sync.Mutex
-	calls map[K]*keyCalls
+	calls map[K][]<-chan struct{} // in the order in which they began
 }
 
-type keyCalls struct {
-	count int
-	ended chan struct{}
-}
-
-// Begin adds a call about some keys, which the result ends.
-func (k *Keys[K]) Begin(keys []K) (end func()) {
+// Begin adds a call about some keys. The channel is closed when the function that is returned ends the call.
+func (k *Keys[K]) Begin(keys []K) (ended <-chan struct{}, end func()) {
+	done := make(chan struct{})
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.calls == nil {
-		k.calls = map[K]*keyCalls{}
+		k.calls = map[K][]<-chan struct{}{}
 	}
 	for _, key := range keys {
-		if k.calls[key] == nil {
-			k.calls[key] = &keyCalls{ended: make(chan struct{})}
-		}
-		k.calls[key].count++
+		k.calls[key] = append(k.calls[key], done)
 	}
-	return func() { k.end(keys) }
+	return done, func() {
+		k.remove(keys, done)
+		close(done)
+	}
 }
 
-func (k *Keys[K]) end(keys []K) {
+func (k *Keys[K]) remove(keys []K, done <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		if c := k.calls[key]; c.count > 1 {
-			c.count--
-		} else {
-			close(c.ended)
+		left := slices.DeleteFunc(k.calls[key], func(other <-chan struct{}) bool { return other == done })
+		if k.calls[key] = left; len(left) == 0 {
 			delete(k.calls, key)
 		}
 	}
 }
 
-// Ended returns a channel that is closed when all calls about a key have ended, or nil if there are none.
-func (k *Keys[K]) Ended(key K) <-chan struct{} {
+// Of returns the channels of the calls about a key that are in flight, those that began first in front. Who waits for them
+// waits for none that begins later.
+func (k *Keys[K]) Of(key K) []<-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if c := k.calls[key]; c != nil {
-		return c.ended
-	}
-	return nil
+	return slices.Clone(k.calls[key])
 }

@@ -3,8 +3,8 @@
 package renewal
 
 import (
+	"container/heap"
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -19,17 +19,15 @@ const (
 )
 
 // A Renewer renews items of one period, and ends the contexts of those that may be lost. It has
-// one timer for all of them, and no goroutine while none is due. Each time it looks at all items,
-// which is at most about twelve times in a period.
+// one timer for all of them, and no goroutine while none is due.
 type Renewer[T any] struct {
 	period time.Duration
 	lost   error
 	renew  Func[T]
 
 	mu    sync.Mutex
-	held  map[*Item[T]]bool
+	heap  items[T]
 	timer *time.Timer
-	wake  time.Time // when the timer fires; zero if it is not set
 }
 
 // A Func renews values, and returns which of them were granted. The error is about those that
@@ -38,7 +36,7 @@ type Func[T any] func(ctx context.Context, values []T) (granted []bool, err erro
 
 // New returns a renewer without items. The error is the cause that ends the context of a lost one.
 func New[T any](period time.Duration, lost error, renew Func[T]) *Renewer[T] {
-	return &Renewer[T]{period: period, lost: lost, renew: renew, held: map[*Item[T]]bool{}}
+	return &Renewer[T]{period: period, lost: lost, renew: renew}
 }
 
 // An Item is a value while it is held.
@@ -50,6 +48,7 @@ type Item[T any] struct {
 	// Under the renewer's lock:
 	expiry  time.Time     // when the store may grant it to another holder
 	due     time.Time     // when to renew it, or expiry while it is being renewed
+	index   int           // in the renewer's heap; -1 if it is not there
 	renewal chan struct{} // closed when the renewal in flight has ended; nil if there was none
 }
 
@@ -65,15 +64,16 @@ func (i *Item[T]) End() { i.cancel(nil) }
 // was sent at that time, which is no later than the store's.
 func (n *Renewer[T]) Hold(ctx context.Context, i *Item[T], sent time.Time) {
 	i.ctx, i.cancel = context.WithCancelCause(ctx)
+	i.index = -1
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i.expiry = sent.Add(n.period)
+	n.granted(i, sent)
 	if !i.expiry.After(time.Now()) {
 		n.lose(i) // the answer took longer than the period
 		return
 	}
-	n.held[i] = true
-	n.granted(i, sent)
+	heap.Push(&n.heap, i)
+	n.schedule()
 }
 
 // Drop ends the renewals of an item, and waits for one that is in flight: if that arrived after
@@ -89,7 +89,9 @@ func (n *Renewer[T]) Drop(i *Item[T]) (expiry time.Time) {
 func (n *Renewer[T]) remove(i *Item[T]) (renewal <-chan struct{}, expiry time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.held, i)
+	if i.index >= 0 {
+		heap.Remove(&n.heap, i.index)
+	}
 	return i.renewal, i.expiry
 }
 
@@ -97,28 +99,28 @@ func (n *Renewer[T]) remove(i *Item[T]) (renewal <-chan struct{}, expiry time.Ti
 // sent at that time.
 func (n *Renewer[T]) granted(i *Item[T], sent time.Time) {
 	i.expiry = sent.Add(n.period)
-	n.schedule(i, sent.Add(n.period/renewAfter))
+	i.due = sent.Add(n.period / renewAfter)
 }
 
 // lose ends the context of an item that may be lost.
 func (n *Renewer[T]) lose(i *Item[T]) {
-	delete(n.held, i)
+	if i.index >= 0 {
+		heap.Remove(&n.heap, i.index)
+	}
 	i.cancel(n.lost)
 }
 
-// schedule sets when an item is due, and the timer if none is due before. A timer that is set
-// for an item that was dropped finds nothing to do.
-func (n *Renewer[T]) schedule(i *Item[T], due time.Time) {
-	i.due = due
-	if !n.wake.IsZero() && !due.Before(n.wake) {
-		return
+// schedule sets the timer for the item that is due first.
+func (n *Renewer[T]) schedule() {
+	if len(n.heap) == 0 {
+		return // a timer that is set finds nothing to do
 	}
-	n.wake = due
+	wait := time.Until(n.heap[0].due)
 	if n.timer == nil {
-		n.timer = time.AfterFunc(time.Until(due), n.run)
+		n.timer = time.AfterFunc(wait, n.run)
 		return
 	}
-	n.timer.Reset(time.Until(due))
+	n.timer.Reset(wait)
 }
 
 // run renews the items that are due. While the store answers, the timer may start it
@@ -132,28 +134,28 @@ func (n *Renewer[T]) run() {
 	}
 }
 
-// collect returns the items to renew, among them those that would be due soon, by their
-// expiry, and ends the contexts of those that have expired.
+// collect returns the items to renew, among them those that would be due soon, and ends
+// the contexts of those that have expired.
 func (n *Renewer[T]) collect() (due []*Item[T]) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	defer n.schedule()
 	now := time.Now()
 	soon := now.Add(n.period / renewAgain)
-	n.wake = time.Time{}
-	for i := range n.held {
-		switch {
+	for len(n.heap) > 0 {
+		switch i := n.heap[0]; {
 		case !i.expiry.After(now):
 			n.lose(i)
 		case i.ctx.Err() != nil:
-			delete(n.held, i) // its holder has stopped without releasing it
-		case i.due.Before(i.expiry) && !i.due.After(soon):
-			due = append(due, i)
-			n.schedule(i, i.expiry)
+			heap.Pop(&n.heap) // its holder has stopped without releasing it
+		case i.due.After(now) && (len(due) == 0 || i.due.After(soon) || i.due.Equal(i.expiry)):
+			return due
 		default:
-			n.schedule(i, i.due)
+			due = append(due, i)
+			i.due = i.expiry
+			heap.Fix(&n.heap, i.index)
 		}
 	}
-	slices.SortFunc(due, func(a, b *Item[T]) int { return a.expiry.Compare(b.expiry) })
 	return due
 }
 
@@ -177,6 +179,7 @@ func (n *Renewer[T]) renewBatch(batch []*Item[T]) {
 	for i, item := range batch {
 		n.renewed(item, sent, granted[i], err)
 	}
+	n.schedule()
 }
 
 // begin returns the items that have not been dropped meanwhile, when the last of them
@@ -186,7 +189,7 @@ func (n *Renewer[T]) begin(batch []*Item[T]) (held []*Item[T], until time.Time, 
 	defer n.mu.Unlock()
 	done = make(chan struct{})
 	for _, i := range batch {
-		if !n.held[i] {
+		if i.index < 0 {
 			continue
 		}
 		i.renewal = done
@@ -203,13 +206,43 @@ func (n *Renewer[T]) begin(batch []*Item[T]) (held []*Item[T], until time.Time, 
 // hold it.
 func (n *Renewer[T]) renewed(i *Item[T], sent time.Time, granted bool, err error) {
 	switch {
-	case !n.held[i]: // dropped meanwhile, or lost
+	case i.index < 0: // dropped meanwhile, or lost
+		return
 	case granted:
 		n.granted(i, sent)
 	case err == nil:
 		n.lose(i)
+		return
 	default:
-		again := time.Now().Add(n.period / renewAgain)
-		n.schedule(i, slices.MinFunc([]time.Time{again, i.expiry}, time.Time.Compare))
+		if i.due = time.Now().Add(n.period / renewAgain); i.expiry.Before(i.due) {
+			i.due = i.expiry
+		}
 	}
+	heap.Fix(&n.heap, i.index)
+}
+
+// items is a heap with the one that is due first at its root.
+type items[T any] []*Item[T]
+
+func (h items[T]) Len() int           { return len(h) }
+func (h items[T]) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+
+func (h items[T]) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *items[T]) Push(x any) {
+	i := x.(*Item[T])
+	i.index = len(*h)
+	*h = append(*h, i)
+}
+
+func (h *items[T]) Pop() any {
+	last := len(*h) - 1
+	i := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	i.index = -1
+	return i
 }

@@ -147,3 +147,26 @@ func TestItemOfALateAnswerIsLost(t *testing.T) {
 		}
 	})
 }
+
+// In an outage each item ends at a time of its own, one period after it was granted. To look at all items each time would be
+// quadratic work.
+func TestManyItemsExpireOneByOne(t *testing.T) {
+	held(t, 10_000, func(t *testing.T, s *store, r *renewal.Renewer[int], items []*renewal.Item[int]) {
+		time.Sleep(time.Minute)
+		s.down.Store(true)
+		sent := time.Now()
+		for _, i := range items {
+			r.Drop(i)
+			r.Hold(t.Context(), i, sent)
+			sent = sent.Add(time.Millisecond)
+		}
+		time.Sleep(30*time.Second - time.Nanosecond)
+		for _, i := range items {
+			expectHeld(t, i)
+			time.Sleep(time.Millisecond)
+			if err := context.Cause(i.Context()); !errors.Is(err, errLost) {
+				t.Fatalf("item %d: %v one period after it was granted, want %v", i.Value, err, errLost)
+			}
+		}
+	})
+}

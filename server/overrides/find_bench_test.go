@@ -30,3 +30,31 @@ func BenchmarkFind(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkPut sets one override among many, whose number must not matter.
+func BenchmarkPut(b *testing.B) {
+	for _, n := range []int{100, MaxOverrides / 2} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s, err := Open(nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			all := make([]Override, n)
+			for i := range all {
+				all[i] = Override{Rule: "r", Key: fmt.Sprint("k=", i), Limit: banText}
+			}
+			if err := s.Put(b.Context(), all); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Put(b.Context(), all[:1]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if got := s.Count(Banned); got != int64(n) {
+				b.Errorf("%d overrides, want %d", got, n)
+			}
+		})
+	}
+}

@@ -179,6 +179,9 @@ func (s *Set) write(ctx context.Context, records []Record) error {
 func (s *Set) checkRoom(records []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.entries)+len(records) <= s.max {
+		return nil // without a look at all entries for each of many calls
+	}
 	live := 0
 	now := s.now().UnixNano()
 	for _, e := range s.entries {

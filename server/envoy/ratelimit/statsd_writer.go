@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,9 @@ const (
 	// dialTimeout and writeTimeout bound how long a server can hold up the caller.
 	dialTimeout  = 5 * time.Second
 	writeTimeout = 5 * time.Second
+
+	// refusalTimeout is how long a refusal may need to come back.
+	refusalTimeout = 50 * time.Millisecond
 
 	maxPacket = 1432 // fits a frame of Ethernet together with the headers of IPv6 and UDP
 )
@@ -106,4 +110,17 @@ func (w *statsdWriter) end() error {
 }
 
 // close sends the last packet, and closes the connection.
-func (w *statsdWriter) close() error { return cmp.Or(w.packet.Flush(), w.conn.Close()) }
+func (w *statsdWriter) close() error { return cmp.Or(w.packet.Flush(), w.refused(), w.conn.Close()) }
+
+// refused returns the error of a packet of UDP to a port where nobody listens. It comes after the packet was sent, and
+// would be lost with the connection.
+func (w *statsdWriter) refused() error {
+	if w.conn.LocalAddr().Network() != "udp" {
+		return nil
+	}
+	_ = w.conn.SetReadDeadline(time.Now().Add(refusalTimeout)) // Read returns its error
+	if _, err := w.conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
+}

@@ -1,10 +1,12 @@
 package ratelimit
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -97,6 +99,23 @@ func TestWriterPacketsFitFrames(t *testing.T) {
 	}
 	if got != want.String() {
 		t.Errorf("got\n%s want\n%s", got, want.String())
+	}
+}
+
+// The log says that statistics are not sent, over UDP too, though one packet is sent without an error.
+func TestWriterNoticesThatNobodyListens(t *testing.T) {
+	t.Parallel()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	w := dial(t, &Stats{StatsdNetwork: "udp", StatsdAddr: conn.LocalAddr().String()})
+	if err := w.count("a", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.close(); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("got %v, want %v", err, syscall.ECONNREFUSED)
 	}
 }
 

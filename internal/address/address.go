@@ -58,22 +58,21 @@ func (r *Resolver) Key(peer string, forwarded []string) string {
 	if !r.trusts(addr) {
 		return r.name(host, addr)
 	}
-	return r.follow(host, addr, forwarded)
+	return r.follow(host, addr, forwarded, 1)
 }
 
 // ForwardedKey is like [Resolver.Key] for a chain from a peer that is trusted whatever
 // its address is: the last address that is not a trusted proxy is the client. It returns
 // "" also for an empty chain.
 func (r *Resolver) ForwardedKey(forwarded []string) string {
-	return r.follow("", netip.Addr{}, forwarded)
+	return r.follow("", netip.Addr{}, forwarded, 0)
 }
 
 // follow returns the identity of the client for which an address forwards, which is trusted. If all addresses
-// are, the first is the client.
-func (r *Resolver) follow(host string, addr netip.Addr, forwarded []string) string {
-	proxies := 0
+// are, the first is the client. So many proxies were followed already.
+func (r *Resolver) follow(host string, addr netip.Addr, forwarded []string, proxies int) string {
 	for item := range chain(forwarded).backward {
-		if proxies++; proxies >= maxProxies {
+		if proxies++; proxies > maxProxies {
 			return ""
 		}
 		host, addr = parse(item)

@@ -74,6 +74,7 @@ func TestKeyBehindProxiesIsFirstUntrustedAddress(t *testing.T) {
 		{"peer that is not a proxy", "203.0.113.9:1", []string{"198.51.100.1"}, "203.0.113.9"},
 		{"client unknown to the proxy", proxy, []string{"203.0.113.9, unknown"}, ""},
 		{"garbage sent by the proxy", proxy, []string{"203.0.113.9, \x00"}, ""},
+		{"longest chain", proxy, []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies-2)}, "203.0.113.9"},
 		{"chain of too many proxies", proxy, []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
 	} {
 		before := strings.Join(test.forwarded, "\n")
@@ -117,6 +118,7 @@ func TestForwardedKeyIsLastUntrustedAddress(t *testing.T) {
 		{"host name", []string{"localhost"}, ""},
 		{"leading zero", []string{"203.0.113.09"}, ""},
 		{"too long", []string{strings.Repeat("1", 1<<16)}, ""},
+		{"longest chain", []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies-1)}, "203.0.113.9"},
 		{"chain of too many proxies", []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
 	} {
 		if got := resolver.ForwardedKey(test.forwarded); got != test.want {

@@ -184,9 +184,19 @@ func endOf(ctx context.Context) error {
 	return nil
 }
 
-// Err returns why no call may be sent any more, or nil. The caller's context may have ended a moment ago.
+// ended returns why no call may be sent any more, or nil. The caller's context may have ended a moment ago.
+func (d *deadline) ended() error {
+	if err := d.Context.Err(); err != nil {
+		return err
+	}
+	return d.Err()
+}
+
 func (d *deadline) Err() error {
-	if err := d.Context.Err(); err != nil || !d.hasEnded.Load() {
+	if !d.hasEnded.Load() {
+		return nil
+	}
+	if err := d.Context.Err(); err != nil {
 		return err
 	}
 	return context.DeadlineExceeded

@@ -41,7 +41,7 @@ func newInflightLimiter(slots int, maxSilence time.Duration) *inflightLimiter {
 // acquire waits for a slot. It reports whether the call holds
 // one: a probe does not. A caller that has left gets none, so that it is not charged.
 func (l *inflightLimiter) acquire(d *deadline) (held bool, err error) {
-	if err = d.Err(); err != nil {
+	if err = d.ended(); err != nil {
 		return false, err
 	}
 	select {
@@ -71,14 +71,14 @@ func (l *inflightLimiter) wait(d *deadline, slots chan struct{}) error {
 	d.waitIn(l)
 	select {
 	case slots <- struct{}{}:
-		if d.Err() == nil {
+		if d.ended() == nil {
 			d.set(time.Now(), d.timeout, d.latest)
 			return nil
 		}
 		<-slots // both had happened: the caller has left, and is not charged
 	case <-d.Done():
 	}
-	return fmt.Errorf("%w: %w", errTooManyCalls, d.Err())
+	return fmt.Errorf("%w: %w", errTooManyCalls, d.ended())
 }
 
 // answersSince reports whether Redis answers: no call in flight has ended without an answer, or others got

@@ -81,22 +81,34 @@ var problemTypes = map[string]problemType{
 	ProblemBadCost:   {http.StatusBadRequest, requestlog.BadCost, "Invalid cost", ""},
 
 	ProblemLimitRefused: {http.StatusForbidden, requestlog.Forbidden, "Limit refused", ""},
-	ProblemForbidden: {http.StatusForbidden, requestlog.Forbidden, "Refund not allowed",
+	ProblemForbidden: {
+		http.StatusForbidden, requestlog.Forbidden, "Refund not allowed",
 		"a negative cost, or a limit of the name cl.throttle or override, " +
-			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine"},
+			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine",
+	},
 
 	ProblemTooLarge: {http.StatusRequestEntityTooLarge, requestlog.TooLarge, "Body too large", "want at most 64 KiB"},
-	ProblemNotJSON: {http.StatusUnsupportedMediaType, requestlog.ContentType,
-		"Content type is not JSON", "want Content-Type: application/json"},
-	ProblemUnknownID: {http.StatusNotFound, "", "Unknown ID",
-		"what was granted under this id is not remembered, or only in part; nothing was charged"},
+	ProblemNotJSON: {
+		http.StatusUnsupportedMediaType, requestlog.ContentType,
+		"Content type is not JSON", "want Content-Type: application/json",
+	},
+	ProblemUnknownID: {
+		http.StatusNotFound, "", "Unknown ID",
+		"what was granted under this id is not remembered, or only in part; nothing was charged",
+	},
 
-	ProblemNoRules: {http.StatusServiceUnavailable, requestlog.NoRules,
-		"No rules loaded", "the request names a domain, but the server has no rules"},
-	ProblemNoAudit: {http.StatusServiceUnavailable, "",
-		"Audit log unavailable", "nothing was refunded: the server cannot write its audit log"},
-	ProblemUnavailable: {http.StatusServiceUnavailable, "",
-		"Store unavailable", "no decision was made; the state of the key is unknown"},
+	ProblemNoRules: {
+		http.StatusServiceUnavailable, requestlog.NoRules,
+		"No rules loaded", "the request names a domain, but the server has no rules",
+	},
+	ProblemNoAudit: {
+		http.StatusServiceUnavailable, "",
+		"Audit log unavailable", "nothing was refunded: the server cannot write its audit log",
+	},
+	ProblemUnavailable: {
+		http.StatusServiceUnavailable, "",
+		"Store unavailable", "no decision was made; the state of the key is unknown",
+	},
 }
 
 func newProblem(kind string) httplimit.Problem {

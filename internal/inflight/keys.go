@@ -39,8 +39,8 @@ func (k *Keys[K]) remove(keys []K, done <-chan struct{}) {
 	}
 }
 
-// Of returns the channels of the calls about a key that are in flight, those that began first in front. Who waits for them
-// waits for none that begins later.
+// Of returns the channels of the calls about a key that are in flight, those that began first in front. A caller that
+// waits for them waits for none that begins later.
 func (k *Keys[K]) Of(key K) []<-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -112,7 +112,7 @@ func (w *statsdWriter) end() error {
 // close sends the last packet, and closes the connection.
 func (w *statsdWriter) close() error { return cmp.Or(w.packet.Flush(), w.refused(), w.conn.Close()) }
 
-// refused returns the error of a packet of UDP to a port where nobody listens. It comes after the packet was sent, and
+// refused returns the error of a packet of UDP to a closed port. It comes after the packet was sent, and
 // would be lost with the connection.
 func (w *statsdWriter) refused() error {
 	if w.conn.LocalAddr().Network() != "udp" {

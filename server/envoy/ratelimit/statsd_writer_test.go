@@ -103,7 +103,7 @@ func TestWriterPacketsFitFrames(t *testing.T) {
 }
 
 // The log says that statistics are not sent, over UDP too, though one packet is sent without an error.
-func TestWriterNoticesThatNobodyListens(t *testing.T) {
+func TestWriterNoticesClosedPort(t *testing.T) {
 	t.Parallel()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

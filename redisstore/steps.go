@@ -185,8 +185,8 @@ func appendAlignedArgs(cl *compiledLimit, args []string, a stepAsk) []string {
 	return args
 }
 
-// maxExtraTTL is above the thousandths of a window by which its key outlives it. Smaller numbers become texts without an
-// allocation.
+// maxExtraTTL bounds by how many thousandths of a window its key outlives it, at random. Numbers below 100 become texts
+// without an allocation.
 const maxExtraTTL = 100
 
 func unpackFixedWindow(cl *compiledLimit, packed int64, _ algorithm.Request, state []int64) []int64 {

@@ -69,7 +69,7 @@ func (r *Resolver) ForwardedKey(forwarded []string) string {
 }
 
 // follow returns the identity of the client for which an address forwards, which is trusted. If all addresses
-// are, the first is the client. So many proxies were followed already.
+// are trusted, the first is the client. Proxies is how many were followed already.
 func (r *Resolver) follow(host string, addr netip.Addr, forwarded []string, proxies int) string {
 	for item := range chain(forwarded).backward {
 		if proxies++; proxies > maxProxies {

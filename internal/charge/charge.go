@@ -81,9 +81,10 @@ func sameStore(a, b *penstock.Limiter) bool {
 // other, and refunded if a later one denies. A denial stays a denial even if a
 // refund fails.
 //
-// Began is a time before, which matters only if there are several stores. Take returns
-// how many parts were decided: all, unless a denial or an error came first. If a store fails, allowed is true and earlier stores stay charged. The
-// caller must then refund them with [Set.Refund], unless the request proceeds.
+// Began is a time before the request is charged: a refund leaves out what time has refilled since. It
+// matters only if there are several stores. Take returns how many parts were decided: all, unless a denial or
+// an error came first. If a store fails, allowed is true and earlier stores stay charged. The caller must
+// then refund them with [Set.Refund], unless the request proceeds.
 func (s *Set) Take(ctx context.Context, parts []Part, began time.Time) (decided int, allowed bool, err error) {
 	for i := range parts {
 		if parts[i].Cost < 0 {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Keys are those of what is in flight, so that others can wait for its end. The zero value is ready to use.
+// Keys holds the calls in flight by their keys, so that callers can wait for them to end. The zero value is ready to use.
 type Keys[K comparable] struct {
 	mu    sync.Mutex
 	calls map[K][]<-chan struct{} // in the order in which they began

@@ -24,7 +24,7 @@ type Condition struct {
 // ErrBadCondition is the error of a text that is no condition.
 var ErrBadCondition = errors.New(`bad condition: want [rule NAME] denied|newly denied|denied keys|not understood > NUMBER[%], or [rule NAME] denies|does not deny key PATTERN`)
 
-// A metric is a number, and of how many it is: of a report, or the sum over some of its rules. One of both may be nil.
+// A metric is a number, and of how many it is: of a report, or the sum over some of its rules. One of the two may be nil.
 type metric struct {
 	ofAll  func(*Report) (n, of int64)
 	ofRule func(*Rule) (n, of int64)

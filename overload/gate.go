@@ -2,6 +2,7 @@ package overload
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -86,6 +87,7 @@ func inFlight(word uint64) int { return int(word & countMask) }
 func limitOf(word uint64) int  { return int(word >> countBits & countMask) }
 func admitted(word uint64) int { return int(word >> admittedBit) }
 func isFull(word uint64) bool  { return inFlight(word) >= limitOf(word) }
+func hasRoom(word uint64) bool { return word&waitingFlag == 0 && !isFull(word) }
 
 // NewGate returns a gate without calls in flight. Nil options mean all defaults.
 func NewGate(o *GateOptions) *Gate {
@@ -107,10 +109,12 @@ func NewGate(o *GateOptions) *Gate {
 	if !g.fixed && o.Now == nil {
 		g.delay = newDelayMeter()
 	}
-	g.curve.init(g.clock.Now(), g.fixed)
-	g.control.init(min(limit, countMask), min(most, countMask))
+	now := g.clock.Now()
+	g.curve.jumpedAt, g.curve.took = now, math.Inf(1)
+	g.meter.at.Store(now)
+	g.meter.sweepFrom.Store(now)
+	g.control.init(now, min(limit, countMask), min(most, countMask))
 	g.word.Store(uint64(min(limit, countMask)) << countBits)
-	g.beginCohort(g.clock.Now())
 	return g
 }
 
@@ -175,7 +179,7 @@ func (g *Gate) Enter(ctx context.Context, p Priority) (Pass, error) {
 func (g *Gate) tryEnter(now int64) bool {
 	for {
 		word := g.word.Load()
-		if word&waitingFlag != 0 || isFull(word) {
+		if !hasRoom(word) {
 			return false
 		}
 		if g.admit(word, now) {
@@ -189,7 +193,7 @@ func (g *Gate) admit(word uint64, now int64) bool {
 	if !g.word.CompareAndSwap(word, word+oneCall) {
 		return false
 	}
-	g.curve.changed(now, inFlight(word), 0)
+	g.meter.changed(now, inFlight(word), 0)
 	return true
 }
 
@@ -207,11 +211,10 @@ func (g *Gate) leave(start int64, o Outcome, now int64) {
 		g.word.Add(1)
 		return
 	}
-	if g.meter.record(start, now, o, inFlight(word)+1) {
+	if g.meter.left(word, start, now, o) {
 		g.removeHung()
 	}
-	g.curve.changed(now, inFlight(word)+1, 1)
-	if g.isDue(now) {
+	if now >= g.meter.dueAt.Load() {
 		g.check(now)
 	}
 	if word&waitingFlag != 0 {

@@ -6,191 +6,194 @@ import (
 	"time"
 )
 
-// A limitControl measures a gate's cohorts, one after the other, and sets the
-// limit by them. It runs on the callers' goroutines.
+// A limitControl looks every tick at what the meter has counted, measures it in windows of time, one
+// after the other, and sets the limit by them. It runs on the callers' goroutines.
 type limitControl struct {
 	mu     sync.Mutex
 	finder limitFinder
 	most   int
 
-	share      float64 // of the calls that are refused, smoothed
-	spread     float64 // variance of a latency, relative to the mean, smoothed
-	span       int64   // how long a cohort is to be
-	admittedAt int     // when the cohort began
-	begun      int     // calls of the cohort, once it is complete
-	closedAt   int64   // when it was complete; 0 before
+	share  float64 // of the calls that are refused, smoothed
+	spread float64 // variance of a latency, relative to the mean, smoothed
 
-	sweepAdmitted int   // when the sweep began
+	window   window
+	settle   float64 // calls still to end before the window begins
+	refusing bool    // in the last window
+
+	tickAt                int64
+	admittedAt, refusedAt int // at the last tick
+
+	sweepAdmitted int   // when the sweep for hung calls began
 	sweepSpan     int64 // how long it is to be at least
-	restarts      int   // how often the cohort began anew because of a sweep
+}
+
+// A window is what a gate did in a time.
+type window struct {
+	counted                sample
+	nanos                  float64 // also those that were not measured
+	begun, refused, waited float64
+	first, last            float64 // calls in flight at its ends
 }
 
 const (
 	startLimit = 20
 
-	minSpan  = int64(50 * time.Millisecond)
-	maxSpan  = int64(time.Second)
+	tickEvery = int64(20 * time.Millisecond)
+
+	minSpan  = 50e6 // nanoseconds of a window
+	maxSpan  = 1e9
 	minCalls = 16
 
-	firstCalls = 128
+	firstCalls = 128 // base begins with them, so it has to be good
 
-	// A cohort is as long as the mean must be known to 12 %.
+	// A window is as long as the mean must be known to 12 %.
 	meanVariance = 0.015
 
-	// hungAfter and hungMeans are when a call has hung: after half a second, and
-	// after twenty times the latency without queueing.
-	hungAfter = int64(time.Second / 2)
-	hungMeans = 20
-
-	// Besides, calls that began later must have come and gone: hungTurnover of them
-	// for each in flight. Where all calls have become slow, such as on a processor
-	// that too many share, they have not, and the sweep is repeated with more time.
-	hungTurnover = 5
-	maxSweepSpan = int64(time.Minute)
-
-	// maxRestarts lets a cohort end also where calls hang all the time.
-	maxRestarts = 3
+	// minVariance is for latencies that are all equal, or less than a microsecond.
+	minVariance = 0.1
 )
 
-func (c *limitControl) init(limit, most int) {
-	c.most = most
+func (c *limitControl) init(now int64, limit, most int) {
+	c.most, c.tickAt = most, now
 	c.finder = newLimitFinder(float64(limit), float64(most))
-	c.span = minSpan
 }
 
-// isDue reports whether there is something to check.
-func (g *Gate) isDue(now int64) bool {
-	return now >= g.meter.checkAt.Load() || now >= g.curve.dueAt.Load()
-}
-
-// check does what is due. If another caller is at it, there is nothing to do.
+// check is the tick. If another caller is at it, there is nothing to do.
 func (g *Gate) check(now int64) {
-	if !g.control.mu.TryLock() {
+	c, before := &g.control, limitOf(g.word.Load())
+	if !c.mu.TryLock() {
 		return
 	}
-	before := limitOf(g.word.Load())
-	if now >= g.meter.checkAt.Load() {
-		g.checkCohort(now)
+	g.meter.dueAt.Store(now + tickEvery)
+	if g.sweepHung(now) {
+		g.restart() // its calls had less room than the limit says
 	}
-	if now >= g.curve.dueAt.Load() {
-		g.checkCurve(now)
-	}
-	g.control.mu.Unlock()
+	g.tick(now)
+	c.mu.Unlock()
 	if limitOf(g.word.Load()) > before {
 		g.admitWaiting(now)
 	}
 }
 
-// checkCohort does the sweep for calls that hang, and the next step of the cohort.
-func (g *Gate) checkCohort(now int64) {
-	c := &g.control
+// tick adds what was counted since the last one to the curve and to the window.
+func (g *Gate) tick(now int64) {
+	c, word, refusals := &g.control, g.word.Load(), int(g.meter.refused.Load())
+	one := window{
+		nanos:   float64(now - c.tickAt),
+		begun:   float64(admittedSince(admitted(word), c.admittedAt)),
+		refused: float64(refusals - c.refusedAt),
+		waited:  float64(g.meter.waited.Swap(0)),
+		last:    g.counted(),
+	}
+	c.tickAt, c.admittedAt, c.refusedAt = now, admitted(word), refusals
+	one.counted = g.collect(now)
+	if !g.fixed {
+		g.checkCurve(now, &one)
+	}
 	switch {
-	case g.sweepHung(now) && c.restarts < maxRestarts:
-		c.restarts++
-		g.beginCohort(now) // its calls had less room than the limit says
-	case c.closedAt == 0:
-		g.closeCohort(now)
-	case g.cohortEnded(now):
-		c.restarts = 0
-		g.endCohort(now)
-		g.beginCohort(now)
+	case c.settle > 0 || one.last > float64(limitOf(word)) && c.window.nanos == 0:
+		c.settle -= one.counted.all.ended
+		c.window = window{first: one.last}
+	default:
+		if c.window.add(&one); g.windowEnded() {
+			g.endWindow()
+		}
 	}
-}
-
-func (g *Gate) beginCohort(now int64) {
-	word := g.word.Load()
-	g.control.admittedAt, g.control.closedAt = admitted(word), 0
-	g.meter.reset(now, inFlight(word))
-	g.meter.checkAt.Store(now + g.control.span)
-}
-
-// closeCohort completes the cohort if enough calls have begun.
-func (g *Gate) closeCohort(now int64) {
-	c := &g.control
-	begun := admittedSince(admitted(g.word.Load()), c.admittedAt)
-	isFirst := g.meter.mean.Load() == 0 // base begins with it, so it has to be good
-	lasted := now - g.meter.from.Load()
-	if begun < g.cohortCalls() || begun < minCalls && lasted < 2*maxSpan || isFirst && begun < firstCalls && lasted < maxSpan {
-		g.meter.checkAt.Store(now + c.span)
-		return
-	}
-	c.begun, c.closedAt = begun, now
-	g.meter.until.Store(now)
-	g.pollCohort(now)
-}
-
-// cohortCalls is how many calls a cohort has at least. At a limit of one, sixteen calls of a second would take
-// sixteen seconds. A cohort of fewer than minCalls lasts for two seconds at least: where calls are fast enough, it has
-// minCalls by then, which say more.
-func (g *Gate) cohortCalls() int {
-	return min(max(minCalls/4*limitOf(g.word.Load()), minCalls/2), minCalls)
-}
-
-func (g *Gate) pollCohort(now int64) {
-	g.meter.checkAt.Store(now + min(max(g.meter.mean.Load()/8, int64(time.Millisecond)), minSpan))
 }
 
 func admittedSince(now, then int) int { return (now - then + admittedMod) % admittedMod }
 
-// cohortEnded reports whether nearly all calls of the cohort have ended, or the
-// rest takes so long that its age says enough.
-func (g *Gate) cohortEnded(now int64) bool {
-	patience := max(maxSpan, 8*g.meter.mean.Load())
-	if g.unended() <= g.control.begun/20 || now-g.control.closedAt >= patience {
-		return true
-	}
-	g.pollCohort(now)
-	return false
+// counted is how many calls in flight count towards the limit.
+func (g *Gate) counted() float64 {
+	return float64(inFlight(g.word.Load())) - float64(g.meter.hung.Load())
 }
 
-// unended is how many calls of the cohort are in flight.
-func (g *Gate) unended() int {
-	return max(g.control.begun-int(g.meter.samples.Load()/oneSample+g.meter.skipped.Load()), 0)
+func (w *window) add(one *window) {
+	w.counted.add(&one.counted)
+	w.nanos += one.nanos
+	w.begun += one.begun
+	w.refused += one.refused
+	w.waited += one.waited
+	w.last = one.last
 }
 
-// endCohort evaluates the cohort.
-func (g *Gate) endCohort(now int64) {
-	c, m := &g.control, &g.meter
-	began := m.from.Load()
-	age := now - max((began+c.closedAt)/2, c.closedAt-m.mean.Load()) // of calls that have not ended
-	n, mean, variance := m.latency(g.unended(), age)
-	refused := float64(m.refused.Load())
-	share := refused / (refused + float64(c.begun)*float64(now-began)/float64(c.closedAt-began))
-	c.share += 0.3 * (share - c.share)
-	m.share.Store(int64(1e6 * c.share))
-	if m.share.Load() < 200_000 {
-		g.queue.settle()
-	}
-	if n < minCalls/4 {
-		return
-	}
-	c.spread = max(variance, c.spread+0.2*(variance-c.spread))
-	m.spread.Store(int64(1e6 * c.spread))
-	variance = max(c.spread, minVariance)
-	rate := float64(c.begun) / float64(c.closedAt-began)
-	m.mean.Store(int64(mean))
-	c.span = min(max(int64(variance/meanVariance/rate), minSpan), max(maxSpan, 4*c.finder.baseLatency()))
-	if g.fixed || g.curve.trial != nil {
-		return
-	}
-	c.finder.update(measurement{
-		took:     math.Log(mean),
-		variance: variance / n,
-		calls:    n,
-		spread:   variance,
-		inFlight: m.meanInFlight(),
-		peak:     float64(m.peak.Load() - m.hung.Load()),
-		full:     5*(refused+float64(m.waited.Load())) >= refused+float64(c.begun),
-		seconds:  float64(now-began) / 1e9,
+// restart begins a window as soon as the calls at a new limit are those that end.
+func (g *Gate) restart() {
+	calls := g.counted()
+	g.control.settle = max(calls, min(g.control.finder.limit, 2*calls))
+	g.control.window = window{first: calls}
+}
 
-		hintsAtFew: g.curve.hintsAtFew(),
-	})
+// windowEnded reports whether the window says enough. That of a trial ends as soon as chance does not
+// explain what it shows. Others last at least until all calls that were in flight have ended.
+func (g *Gate) windowEnded() bool {
+	c, w := &g.control, &g.control.window
+	mean, ended := float64(g.meter.mean.Load()), w.counted.all.ended
+	enough := ended >= max(c.spread, minVariance)/meanVariance
+	switch {
+	case w.nanos >= max(4*maxSpan, 16*mean):
+		return ended > 0 || w.nanos > 60*maxSpan
+	case ended < minCalls || ended < w.counted.meanInFlight():
+		return false
+	case c.finder.trying:
+		return ended >= minCalls*2*c.spread && (enough || c.finder.isClear(g.measure()))
+	case w.nanos < minSpan:
+		return false
+	case mean == 0:
+		return ended >= firstCalls || w.nanos >= maxSpan
+	}
+	return enough || w.nanos >= max(maxSpan, 4*mean)
+}
+
+// measure evaluates the window. What calls take is the number of those in flight by the rate at which they
+// come and go (Little's law), which shows a change before calls that began after it have ended.
+func (g *Gate) measure() measurement {
+	c, w := &g.control, &g.control.window
+	s := &w.counted
+	measured := s.all.nanos / max(w.nanos, 1)
+	calls := max(s.all.ended+measured*(w.last-w.first)/2, 1)
+	inFlight := max(s.meanInFlight(), 1)
+	return measurement{
+		took:     math.Log(max(inFlight*s.all.nanos/calls, 1)),
+		variance: max(c.spread, minVariance) / max(s.all.ended, 1),
+		calls:    s.all.ended,
+		inFlight: inFlight,
+		peak:     s.peak - float64(g.meter.hung.Load()),
+		full:     5*(w.refused+w.waited) >= w.refused+w.begun,
+		seconds:  w.nanos / 1e9,
+
+		hintsAtFew:  g.curve.hintsAtFew(),
+		hintsAtSlow: c.tickAt < g.curve.slowUntil,
+	}
+}
+
+// endWindow sets the limit by the window, and begins another.
+func (g *Gate) endWindow() {
+	c, w := &g.control, g.control.window
+	c.refusing = w.refused > 0
+	c.share += w.nanos / (maxSpan + w.nanos) * (w.refused/max(w.refused+w.begun, 1) - c.share)
+	g.meter.share.Store(int64(1e6 * c.share))
+	if variance, ok := g.meter.variance(); ok {
+		c.spread = max(variance, c.spread+0.2*(variance-c.spread))
+		c.finder.variety = min(2*c.spread, 1) // the work varies about twice as much as latencies, which have waiting in them
+		g.meter.variety.Store(int64(1e6 * c.finder.variety))
+	}
+	m := g.measure()
+	g.meter.mean.Store(int64(math.Exp(m.took)))
+	c.window = window{first: w.last}
+	if g.fixed {
+		return
+	}
+	before := c.finder
+	c.finder.update(m)
 	g.publish()
+	if before.trying || c.finder.trying || c.finder.limit > 1.5*before.limit {
+		g.restart()
+	}
 }
 
 // publish sets the limit of the word. Calls that hang do not count.
 func (g *Gate) publish() {
-	g.meter.probing.Store(g.control.finder.probing)
 	limit := int(g.control.finder.limit+0.5) + int(g.meter.hung.Load())
 	bits := uint64(min(limit, g.control.most)) << countBits
 	for {
@@ -198,43 +201,5 @@ func (g *Gate) publish() {
 		if g.word.CompareAndSwap(word, word&^(countMask<<countBits)|bits) {
 			return
 		}
-	}
-}
-
-// sweepHung looks for calls that hang, and reports whether that has changed the limit. It
-// loads the number of calls that ended first, so that it counts rather too few than too many.
-func (g *Gate) sweepHung(now int64) (changed bool) {
-	c, m := &g.control, &g.meter
-	from := m.sweepFrom.Load()
-	if g.fixed || now-from < max(c.sweepSpan, hungAfter, hungMeans*c.finder.baseLatency()) {
-		return false
-	}
-	ended := int(m.sweepEnded.Load())
-	word := g.word.Load()
-	recent := admittedSince(admitted(word), c.sweepAdmitted) - ended // in flight
-	c.sweepAdmitted = admitted(word)
-	m.sweepFrom.Store(now)
-	m.sweepEnded.Store(0)
-	old := max(inFlight(word)-recent, 0)
-	if int64(old) > m.hung.Load() && ended < hungTurnover*recent {
-		c.sweepSpan = min(2*(now-from), maxSweepSpan)
-		return false
-	}
-	c.sweepSpan = 0
-	m.hungBefore.Store(from)
-	changed = int64(old) != m.hung.Swap(int64(old))
-	if changed {
-		g.publish()
-	}
-	return changed
-}
-
-// removeHung is called when a call that hung has ended after all.
-func (g *Gate) removeHung() {
-	g.control.mu.Lock()
-	defer g.control.mu.Unlock()
-	if g.meter.hung.Load() > 0 {
-		g.meter.hung.Add(-1)
-		g.publish()
 	}
 }

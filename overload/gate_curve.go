@@ -2,7 +2,6 @@ package overload
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 )
 
@@ -10,36 +9,21 @@ import (
 // ends min(n, c) in the time that one call takes, so bursts show how many workers there are before the gate is ever
 // full. If many more calls arrive all at once, that need not be found out in the overload.
 type departureCurve struct {
-	at             atomic.Int64                  // when the number of calls in flight last changed
-	states         [curveStates + 1]atomic.Int64 // by calls in flight: for how long, and how many ended (oneSample each)
-	from           atomic.Int64                  // a pause before it: of many calls a second, a part says enough
-	dueAt, refused atomic.Int64
-
-	// The mutex of the limitControl guards the rest.
-	known, latest     endRates // the latest may be of a server that has become slower; see keepLatest
-	usual, recent     arrivals
-	admittedAt        int
-	refusedAt, seenAt int64
-	jumpedAt          int64      // when more calls began to arrive than did, or any
-	slowUntil         int64      // calls become slower until then, or a trial begins
-	full              departures // meanwhile, while the gate was full
-	slower, faster    rateTest
-	trial             *trial // nil if there is none
+	known, latest  endRates // the latest may be of a server that has become slower; see keepLatest
+	usual, recent  arrivals
+	jumpedAt       int64 // when more calls began to arrive than did, or any
+	slowUntil      int64 // calls become slower until then, or a trial begins
+	slower, faster rateTest
 
 	// Workers and what a call takes, from before calls seemed slower. The latter is infinite if workers are not
 	// known to be few.
 	few, took float64
-	usualRate float64 // before the trial
 }
 
 // arrivals are how many calls arrived, and in which time.
 type arrivals struct{ calls, nanos float64 }
 
 const (
-	curveStates    = 32
-	curveEvery     = int64(20 * time.Millisecond)
-	curveCalls     = 64 // that count, of each state
-	curvePause     = 20 * curveEvery
 	fewWorkers     = 8
 	roomPerWorker  = 10
 	clearOverload  = 1.3
@@ -49,6 +33,7 @@ const (
 	sameEvidence   = 2   // that rates differ: less is chance if as many as sameCalls have ended
 	sameCalls      = 16
 	clearlySlower  = 1.5
+	slowCalls      = 256 // at a slower rate without being full: nothing is known of the workers any more
 	slowTime       = int64(2 * time.Second)
 	clearJump      = 10 // of the calls that arrive
 	recentArrivals = 30
@@ -56,50 +41,22 @@ const (
 	jumpTime       = int64(2 * time.Second) // later, calls may end slowly for another reason
 )
 
-// init begins to measure, or never does.
-func (c *departureCurve) init(now int64, never bool) {
-	c.seenAt, c.jumpedAt = now, now
-	if never {
-		c.from.Store(math.MaxInt64)
-		c.dueAt.Store(math.MaxInt64)
-	}
-}
-
-// changed notes that the number of calls in flight changes.
-func (c *departureCurve) changed(now int64, inFlight int, ended int64) {
-	from := c.from.Load()
-	if now < from {
-		return
-	}
-	since := now - max(c.at.Swap(now), from)
-	if inFlight > 0 {
-		c.states[min(inFlight, curveStates)].Add(min(max(since, 0), int64(time.Minute)) + ended*oneSample)
-	}
-}
-
 // checkCurve looks for a crowd, and for a change of the server.
-func (g *Gate) checkCurve(now int64) {
-	control, c := &g.control, &g.curve
-	c.dueAt.Store(now + curveEvery)
-	if c.slower.evidence == 0 {
-		c.few, c.took = c.fewWorkers(now, control.spread)
-		control.finder.room = g.roomFor(c.few, now)
+func (g *Gate) checkCurve(now int64, w *window) {
+	c, f, spread := &g.curve, &g.control.finder, g.control.spread
+	c.keepLatest(now, spread)
+	c.collectArrivals(now, w.begun+w.refused, w.nanos)
+	if !math.IsInf(c.took, 1) {
+		g.noticeChange(&w.counted)
 	}
-	s := c.collectStates(now, float64(inFlight(g.word.Load())), float64(g.meter.hung.Load()))
-	c.keepLatest(now, control.spread)
-	c.collectArrivals(now, g.word.Load())
-	switch {
-	case c.trial != nil:
-		g.continueTrial(now, s)
-		return
-	case !math.IsInf(c.took, 1):
-		g.noticeChange(now, s)
-	case now < c.slowUntil:
-		g.tryMore(s)
-	}
-	if c.trial == nil && c.hasJumped(now) {
+	if !f.trying && c.hasJumped(now) {
 		g.meetCrowd(now)
 	}
+	if c.slower.evidence > 0 { // or else calls that have become slower would look like fewer workers
+		return
+	}
+	c.few, c.took = c.fewWorkers(now, spread)
+	f.room = g.roomFor(c.few, now)
 }
 
 // roomFor is how many calls few workers have room for while the gate is not full. A call behind more calls would take
@@ -112,85 +69,31 @@ func (g *Gate) roomFor(workers float64, now int64) float64 {
 	return roomPerWorker * workers
 }
 
-// noticeChange begins a trial if calls end at half of the usual rate, or less, and the gate is full. If they end at
-// twice the rate, or more, it rescales the curve.
-func (g *Gate) noticeChange(now int64, s curveSample) {
+// noticeChange looks for a server of few workers that has become slower, or faster. If calls end at half of the usual
+// rate, or less, and the gate is full, a trial begins. If it is not full for long, nothing is known of the workers any
+// more, because there may be others.
+func (g *Gate) noticeChange(s *sample) {
 	c, f := &g.curve, &g.control.finder
-	enough := clearChange * max(2*g.control.spread, 1) // the work varies about twice as much as latencies
-	slower, faster := c.slower.add(0.5, s.expected, s.all.ended, enough), c.faster.add(2, s.expected, s.all.ended, enough)
-	word := g.word.Load()
-	if faster < 1 {
-		c.rescale(faster)
+	enough := clearChange * max(2*g.control.spread, 1)                         // the work varies about twice as much as latencies
+	if c.rescale(c.faster.add(2, s.expected, s.all.ended, enough)); f.trying { // the rate says more about the limit
+		c.slower = rateTest{}
+		return
 	}
-	if slower == 1 || !isFull(word) && word&waitingFlag == 0 {
+	slower := c.slower.add(0.5, s.expected, s.all.ended, enough)
+	if slower == 1 {
+		return
+	}
+	if hasRoom(g.word.Load()) {
+		if c.slower.expected > slowCalls {
+			c.known, c.latest, c.slower = endRates{}, endRates{}, rateTest{}
+		}
 		return
 	}
 	c.rescale(slower)
-	if f.endEarly() {
-		g.beginCohort(now)
-	}
-	c.usualRate = c.few / c.took
-	before := departures{4, 4 * slower / c.usualRate} // the rate is known as if four calls had shown it
-	g.beginTrial(c.few, c.few+f.surplus(c.few), before)
-}
-
-// tryMore begins a trial of twice the limit if calls have become slower, the gate is full, and it is not known that
-// few workers serve it.
-func (g *Gate) tryMore(s curveSample) {
-	c, f := &g.curve, &g.control.finder
-	if word := g.word.Load(); f.probing || !isFull(word) && word&waitingFlag == 0 {
-		c.full = departures{}
-		return
-	}
-	if c.full.add(s.all); c.full.ended < trialCalls {
-		return
-	}
-	g.beginTrial(math.Inf(1), math.Inf(1), c.full)
-	c.slowUntil = 0
-}
-
-// counted is how many calls in flight count towards the limit.
-func (g *Gate) counted() float64 {
-	return float64(inFlight(g.word.Load())) - float64(g.meter.hung.Load())
-}
-
-// beginTrial holds another limit, if one would tell why calls have become slower. The workers need a limit of needed.
-func (g *Gate) beginTrial(workers, needed float64, before departures) {
-	f := &g.control.finder
-	t := &trial{workers: workers, most: f.most, from: f.limit, before: before}
-	if t.begin(needed, g.counted()) {
-		g.curve.trial, f.limit = t, t.limit
-	}
+	n := max(g.counted(), 1)
+	f.try(measurement{took: math.Log(n * slower * c.took / c.few), variance: 0.25, inFlight: n, workers: c.few})
 	g.publish()
-}
-
-// continueTrial adds calls that ended, and applies what the trial has found out.
-func (g *Gate) continueTrial(now int64, s curveSample) {
-	c, f := &g.curve, &g.control.finder
-	t := c.trial
-	switch found := t.add(s.all, s.filled, g.counted()); found {
-	case noConclusion:
-	case nextLimit:
-		f.limit = t.limit
-		g.publish()
-	default:
-		c.trial = nil
-		f.conclude(t, found, c.usualRate, g.control.spread)
-		if found == callsQueue {
-			g.expectRefusals(t.before.rate())
-		} else {
-			c.known, c.latest = endRates{}, endRates{}
-		}
-		g.publish()
-		g.beginCohort(now)
-	}
-}
-
-// expectRefusals is for an overload that has just begun, of a server that ends calls at a rate.
-func (g *Gate) expectRefusals(rate float64) {
-	calls, nanos := g.curve.arrived()
-	g.control.share = max(g.control.share, 1-rate*nanos/max(calls, 1))
-	g.meter.share.Store(int64(1e6 * g.control.share))
+	g.restart()
 }
 
 // meetCrowd lowers the limit to what few workers need if they are clearly overloaded.
@@ -204,38 +107,8 @@ func (g *Gate) meetCrowd(now int64) {
 	c.jumpedAt = now - 2*jumpTime
 	if calls*took > clearOverload*workers*nanos && control.finder.jump(workers) {
 		g.publish()
-		g.beginCohort(now)
+		g.restart()
 	}
-}
-
-// A curveSample is what was measured since the last one.
-type curveSample struct {
-	all      departures
-	filled   departures // while the limit of the trial was filled
-	expected float64    // calls that would have ended at the usual rate
-}
-
-// collectStates adds what was measured to the curve. Calls that hang do not fill the limit of a trial. The last state
-// is of all numbers from curveStates on, of which the present one is taken for those before.
-func (c *departureCurve) collectStates(now int64, inFlight, hung float64) (s curveSample) {
-	for n := range c.states {
-		state := c.states[n].Swap(0)
-		d := departures{float64(state / oneSample), float64(state % oneSample)}
-		s.all.add(d)
-		s.expected += d.nanos * min(float64(n), c.few) / c.took
-		calls := float64(n)
-		if n == curveStates {
-			calls = max(calls, inFlight)
-		}
-		if c.trial != nil && c.trial.fills(calls-hung) {
-			s.filled.add(d)
-		}
-		c.latest[n].add(d)
-	}
-	if s.all.ended > curveCalls {
-		c.from.Store(now + curvePause)
-	}
-	return s
 }
 
 // keepLatest adds the latest rates to the known ones. If calls have become slower, more of them are in flight while as
@@ -253,7 +126,7 @@ func (c *departureCurve) keepLatest(now int64, spread float64) {
 	case c.hasJumped(now) || !math.IsInf(c.took, 1) || change <= sameEvidence && c.latest.calls() >= sameCalls:
 		c.known, c.latest = all, endRates{}
 	case change > clearChange*max(spread, 1) && c.latest.took() > clearlySlower*c.known.took():
-		c.known, c.latest, c.slowUntil, c.full = endRates{}, endRates{}, now+slowTime, departures{}
+		c.known, c.latest, c.slowUntil = endRates{}, endRates{}, now+slowTime
 	}
 	c.known.forget()
 	c.latest.forget()
@@ -264,6 +137,9 @@ func (c *departureCurve) hasJumped(now int64) bool { return now-c.jumpedAt <= ju
 
 // rescale keeps the number of workers, and multiplies what each call takes.
 func (c *departureCurve) rescale(factor float64) {
+	if factor == 1 {
+		return
+	}
 	for n := range c.known {
 		c.known[n].nanos *= factor
 		c.latest[n].nanos *= factor
@@ -272,11 +148,9 @@ func (c *departureCurve) rescale(factor float64) {
 }
 
 // collectArrivals compares recent arrivals with the usual ones.
-func (c *departureCurve) collectArrivals(now int64, word uint64) {
-	refused := c.refused.Load()
-	c.recent.calls += float64(admittedSince(admitted(word), c.admittedAt)) + float64(refused-c.refusedAt)
-	c.recent.nanos += float64(now - c.seenAt)
-	c.seenAt, c.admittedAt, c.refusedAt = now, admitted(word), refused
+func (c *departureCurve) collectArrivals(now int64, arrived, nanos float64) {
+	c.recent.calls += arrived
+	c.recent.nanos += nanos
 	calls, expected := c.recent.calls, max(c.usual.calls/max(c.usual.nanos, 1)*c.recent.nanos, 0.1)
 	if c.usual.calls > 0 && expected-calls+calls*math.Log(max(calls, 1)/expected) > clearJump {
 		if calls > expected {

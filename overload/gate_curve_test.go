@@ -13,17 +13,16 @@ import (
 
 // curveOf is the curve of a server after so many calls for each number in flight.
 func curveOf(workers, calls, most int) *departureCurve {
-	c := &departureCurve{}
-	now := int64(1)
-	c.at.Store(now)
+	g, now := NewGate(nil), int64(1)
+	g.meter.at.Store(now)
 	for n := 1; n <= most; n++ {
 		for range calls {
 			now += int64(mean) / int64(min(n, workers))
-			c.changed(now, n, 1)
+			g.meter.changed(now, n, 1)
 		}
 	}
-	c.collectStates(now, 0, 0)
-	return c
+	g.collect(now)
+	return &g.curve
 }
 
 func TestDepartureCurveShowsFewWorkers(t *testing.T) {
@@ -48,7 +47,6 @@ func TestDepartureCurveTellsSlowerCallsFromFewWorkers(t *testing.T) {
 		"slower calls": func(n float64) float64 { return 10 * mean / n },
 	} {
 		c, now := curveOf(8, 64, 8), 2*jumpTime
-		c.took = math.Inf(1)
 		c.keepLatest(0, 1)
 		for n := 9.0; n <= 24; n++ {
 			c.latest[int(n)].add(departures{4, 4 * perCall(n)})
@@ -116,20 +114,6 @@ func TestGateOfLargeServerRefusesLittleAtStart(t *testing.T) {
 	}
 }
 
-// At many calls a second only some are measured.
-func TestDepartureCurvePauses(t *testing.T) {
-	c := curveOf(1, curveCalls, 2)
-	resumed := c.from.Load()
-	c.changed(resumed-1, 1, 1)
-	if got := c.states[1].Load(); got != 0 {
-		t.Errorf("a call was measured in the pause: %d", got)
-	}
-	c.changed(resumed+1000, 1, 1)
-	if got := c.states[1].Load(); got != oneSample+1000 {
-		t.Errorf("after the pause: got %d, want one call and 1000 ns", got)
-	}
-}
-
 // Few workers have room for few calls, unless these share a processor.
 func TestGateHasRoomForTenCallsForEachWorker(t *testing.T) {
 	g, now := NewGate(nil), 2*computeTime
@@ -165,13 +149,13 @@ func TestGateIgnoresCurveWithoutJump(t *testing.T) {
 	r := newSimRun(1, GateOptions{}, pool(1), workload{rate: simserver.Steady(50), work: simserver.Exponential(mean)})
 	r.run(20e9)
 	before := limitOf(r.gate.word.Load())
-	r.gate.curve.usual, r.gate.curve.recent, r.gate.curve.seenAt = arrivals{100, 1e8}, arrivals{}, r.now
-	r.gate.checkCurve(r.now)
+	r.gate.curve.usual, r.gate.curve.recent = arrivals{100, 1e8}, arrivals{}
+	r.gate.checkCurve(r.now, &window{})
 	if got := limitOf(r.gate.word.Load()); got != before {
 		t.Errorf("limit %d, want %d as before: no call came more than usual", got, before)
 	}
 	r.gate.curve.jumpedAt = r.now
-	r.gate.checkCurve(r.now)
+	r.gate.checkCurve(r.now, &window{})
 	if got := limitOf(r.gate.word.Load()); got > 3 {
 		t.Errorf("limit %d after a jump, want what one worker needs", got)
 	}

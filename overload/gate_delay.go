@@ -69,15 +69,14 @@ func (g *Gate) checkDelay(now, delay int64) {
 	procs := int64(g.delay.procs())
 	calls := int64(inFlight(g.word.Load())) - m.hung.Load()
 	c.finder.least = g.delay.leastCalls(now, delay, m.mean.Load())
-	if m.refused.Load() == 0 && calls < burstCalls+procs {
+	if !c.refusing && calls < burstCalls+procs {
 		delay = 0
 	}
 	m.delay.Store(delay)
 	if least := float64(procs + 1); g.isDelayed(calls, delay, procs) && c.finder.limit > least {
 		c.finder.halve(least)
-		g.curve.trial = nil // or else its end would raise the limit again
 		g.publish()
-		g.beginCohort(now)
+		g.restart()
 	}
 }
 

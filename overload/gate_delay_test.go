@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -12,7 +13,7 @@ func delayedGate(calls int) *Gate {
 	for range calls {
 		g.tryEnter(g.clock.Now())
 	}
-	g.meter.refused.Store(1)
+	g.control.refusing = true
 	return g
 }
 
@@ -40,7 +41,6 @@ func TestGateHalvesLimitOnlyIfItsCallsKeepProcessorsBusy(t *testing.T) {
 func TestGateWithBusyProcessorsAdmitsOneCallMore(t *testing.T) {
 	g := delayedGate(20)
 	for i := range int64(10) {
-		g.meter.refused.Store(1)
 		g.checkDelay(i, 200e6)
 	}
 	if got := limitOf(g.word.Load()); got != 3 {
@@ -52,7 +52,7 @@ func TestGateWithBusyProcessorsAdmitsOneCallMore(t *testing.T) {
 func TestGateLetsBurstsWaitForProcessor(t *testing.T) {
 	for calls, want := range map[int]int{burstCalls + 1: 60, burstCalls + 2: 30} {
 		g := delayedGate(0)
-		g.meter.refused.Store(0)
+		g.control.refusing = false
 		g.control.finder.limit = 60
 		g.publish()
 		for range calls {
@@ -65,18 +65,19 @@ func TestGateLetsBurstsWaitForProcessor(t *testing.T) {
 	}
 }
 
-// A probe leaves no processor idle where calls compute.
-func TestGateProbesWithAsManyCallsAsProcessors(t *testing.T) {
+// A trial leaves no processor idle where calls compute.
+func TestGateTriesNoFewerCallsThanProcessors(t *testing.T) {
 	for wait, want := range map[time.Duration]float64{0: 1, 10 * time.Millisecond: 2} {
 		g := delayedGate(2)
 		g.meter.mean.Store(20e6)
 		for i := range int64(30) {
 			g.checkDelay(i, int64(wait))
 		}
-		g.control.finder.limit = 0.5
-		g.control.finder.update(measurement{variance: 1, inFlight: 1})
-		if got := g.control.finder.limit; got < want || got > want+0.5 {
-			t.Errorf("goroutines wait for %v: got a limit of %g, want %g", wait, got, want)
+		f := &g.control.finder
+		f.starting, f.limit, f.base, f.baseVar, f.last.full = false, 2, math.Log(1e6), 0.001, true
+		f.update(measurement{took: math.Log(10e6), variance: 0.001, inFlight: 2, full: true})
+		if !f.trying || f.limit != want {
+			t.Errorf("goroutines wait for %v: trying %t, limit %g, want a trial with %g", wait, f.trying, f.limit, want)
 		}
 	}
 }

@@ -1,34 +1,31 @@
 package overload
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 )
 
-// A meter counts the calls of a gate. Callers add to it without a lock, and the
-// control reads it.
-//
-// Latency is measured in cohorts: calls that began within a span of time, of which
-// nearly all have ended. Of all calls that end within a span, the slow ones began
-// earlier, when the limit was another.
+// A meter counts the calls of a gate. Callers add to it without a lock, and every tick the control
+// takes what is there.
 type meter struct {
-	checkAt atomic.Int64 // when the control has something to do
+	dueAt atomic.Int64 // the next tick
 
-	from, until atomic.Int64 // when the calls of the cohort began
-	samples     atomic.Int64 // how many of them were measured, and with how many calls in flight: see oneSample
-	skipped     atomic.Int64 // and how many ended otherwise
-	sum         atomic.Int64 // of latencies, in nanoseconds
-	squares     atomic.Int64 // of every fourth latency, in square microseconds
-	peak        atomic.Int64 // the most calls in flight
-	waited      atomic.Int64 // calls that had to wait
-	refused     atomic.Int64
+	from    atomic.Int64                // a pause before it: of many calls a second, a part says enough
+	at      atomic.Int64                // when the number of calls in flight last changed
+	states  [maxStates + 1]atomic.Int64 // by calls in flight: for how long, and how many ended (oneEnded each)
+	crowded atomic.Int64                // calls in flight, times nanoseconds, while these were maxStates or more
+	peak    atomic.Int64                // the most calls in flight
+	waited  atomic.Int64                // calls that had to wait
+	refused atomic.Int64                // since the gate is there
 
-	mean    atomic.Int64 // the latency of the last cohort
+	sampled atomic.Int64 // every fourth call
+	sum     atomic.Int64 // of their latencies, in microseconds
+	squares atomic.Int64 // of these
+
+	mean    atomic.Int64 // the latency of the last window
 	delay   atomic.Int64 // how long goroutines wait for a processor
-	probing atomic.Bool  // whether the limit is low for a moment, on purpose
 	share   atomic.Int64 // the refused calls in a million, smoothed
-	spread  atomic.Int64 // variance of a latency, relative to the mean, in millionths, smoothed
+	variety atomic.Int64 // see limitFinder, in millionths
 
 	sweepFrom  atomic.Int64 // calls that began since then …
 	sweepEnded atomic.Int64 // … and have ended
@@ -36,86 +33,65 @@ type meter struct {
 	hung       atomic.Int64 // how many they are
 }
 
-// oneSample is one measured call. The bits below it are the sum of the calls that
-// were in flight when the measured ones ended.
-const oneSample = 1 << 40
+const (
+	maxStates = 32
 
-// maxSample keeps the sum of squares in range.
-const maxSample = int64(10 * time.Minute)
+	// oneEnded is one call that ended. The bits below it are nanoseconds.
+	oneEnded = 1 << 40
 
-// record adds a call that ended, and reports whether it had hung.
-func (m *meter) record(start, now int64, o Outcome, inFlight int) (hung bool) {
-	if int64(inFlight) > m.peak.Load() {
-		m.peak.Store(int64(inFlight))
+	// A call or a state counts for no longer, which keeps the sums in range.
+	maxTook  = int64(10 * time.Minute)
+	maxState = int64(time.Minute)
+
+	pauseCalls = 64 // in a tick, after which the meter pauses
+	pauseTime  = 20 * tickEvery
+)
+
+// changed notes that the number of calls in flight changes. Those that hang do not count.
+func (m *meter) changed(now int64, inFlight int, ended int64) {
+	from := m.from.Load()
+	if now < from {
+		return
+	}
+	since := now - max(m.at.Swap(now), from)
+	if inFlight -= int(m.hung.Load()); inFlight <= 0 {
+		return
+	}
+	since = min(max(since, 0), maxState)
+	m.states[min(inFlight, maxStates)].Add(since + ended*oneEnded)
+	if inFlight >= maxStates {
+		m.crowded.Add(since * int64(inFlight))
+	}
+}
+
+// left notes that a call ends, and reports whether it had hung. An early error says nothing about latency.
+func (m *meter) left(word uint64, start, now int64, o Outcome) (hung bool) {
+	calls, ended := inFlight(word)+1, int64(1)
+	if int64(calls) > m.peak.Load() {
+		m.peak.Store(int64(calls))
 	}
 	if start >= m.sweepFrom.Load() {
 		m.sweepEnded.Add(1)
 	} else {
 		hung = start < m.hungBefore.Load()
 	}
-	if start >= m.from.Load() && start < m.until.Load() {
-		m.sample(min(now-start, maxSample), o, inFlight)
+	switch took := min(now-start, maxTook) / 1000; {
+	case o != Success && now-start < m.mean.Load():
+		ended = 0
+	case admitted(word)%4 == 0:
+		m.sampled.Add(1)
+		m.sum.Add(took)
+		m.squares.Add(took * took)
 	}
+	m.changed(now, calls, ended)
 	return hung
 }
 
-// sample adds a call to the cohort. The variance needs no more than every fourth.
-func (m *meter) sample(took int64, o Outcome, inFlight int) {
-	if o != Success && took < m.mean.Load() { // an early error says nothing about latency
-		m.skipped.Add(1)
-		return
-	}
-	m.sum.Add(took)
-	if n := m.samples.Add(oneSample + int64(inFlight)); n/oneSample%4 == 1 {
-		micros := took / 1000
-		m.squares.Add(micros * micros)
-	}
+// variance is that of the latency of a call, relative to the mean, if enough have ended to say.
+func (m *meter) variance() (v float64, ok bool) {
+	n, sum, squares := float64(m.sampled.Swap(0)), float64(m.sum.Swap(0)), float64(m.squares.Swap(0))
+	return max(n*squares/max(sum*sum, 1)-1, 0), n >= minCalls/4
 }
-
-// reset begins a cohort.
-func (m *meter) reset(now int64, inFlight int) {
-	m.until.Store(0)
-	m.samples.Store(0)
-	m.skipped.Store(0)
-	m.sum.Store(0)
-	m.squares.Store(0)
-	m.refused.Store(0)
-	m.waited.Store(0)
-	m.peak.Store(int64(inFlight))
-	m.from.Store(now)
-	m.until.Store(math.MaxInt64)
-}
-
-// latency returns the number of calls, their mean latency, and the variance of one
-// relative to it. Calls that have not ended have taken their age.
-func (m *meter) latency(unended int, age int64) (n, mean, variance float64) {
-	micros := float64(age) / 1000
-	samples := m.samples.Load() / oneSample
-	n = float64(samples) + float64(unended)
-	mean = max((float64(m.sum.Load())+float64(unended)*float64(age))/n, 1) // a coarse clock may say 0
-	squares := float64(m.squares.Load()) / float64(max((samples+3)/4, 1)) * float64(samples)
-	squares = (squares + float64(unended)*micros*micros) / n
-	variance = squares/(mean*mean/1e6) - 1
-	return n, mean, max(variance, 0)
-}
-
-// meanInFlight is how many calls were in flight beside those that hang.
-func (m *meter) meanInFlight() float64 {
-	samples := m.samples.Load()
-	if samples < oneSample {
-		return 1
-	}
-	mean := float64(samples%oneSample) / float64(samples/oneSample)
-	return max(mean-float64(m.hung.Load()), 1)
-}
-
-// irregularity is 1 if calls end at random, and nearly 0 if all take equally long. Latencies of
-// equal calls vary as well, because they have waiting in them. The variance makes less of that than
-// its square root would.
-func (m *meter) irregularity() float64 { return min(float64(m.spread.Load())/1e6, 1) }
-
-// minVariance is for latencies that are all equal, or less than a microsecond.
-const minVariance = 0.1
 
 // retryAfter is when a refused call should be sent again. If all of them came back
 // at a rate that the server can bear, it would be after so many seconds as there
@@ -123,4 +99,53 @@ const minVariance = 0.1
 func (m *meter) retryAfter() time.Duration {
 	served := max(1-float64(m.share.Load())/1e6, 1.0/30)
 	return time.Duration(float64(time.Second) / served).Round(time.Millisecond)
+}
+
+// A sample is what a meter has counted.
+type sample struct {
+	all      departures
+	area     float64 // calls in flight, times nanoseconds
+	peak     float64 // the most calls in flight
+	expected float64 // calls that would have ended at the usual rate
+}
+
+func (s *sample) add(o *sample) {
+	s.all.add(o.all)
+	s.area += o.area
+	s.peak = max(s.peak, o.peak)
+}
+
+// meanInFlight is how many calls were in flight while any was.
+func (s *sample) meanInFlight() float64 { return s.area / max(s.all.nanos, 1) }
+
+// collect takes what was counted, and adds it to the curve.
+func (g *Gate) collect(now int64) (s sample) {
+	c, m := &g.curve, &g.meter
+	s.peak = float64(m.peak.Swap(int64(inFlight(g.word.Load()))))
+	s.area = float64(m.crowded.Swap(0))
+	for n := range m.states {
+		state := m.states[n].Swap(0)
+		d := departures{float64(state / oneEnded), float64(state % oneEnded)}
+		s.all.add(d)
+		s.expected += d.nanos * min(float64(n), c.few) / c.took
+		if n < maxStates {
+			s.area += float64(n) * d.nanos
+		}
+		c.latest[n].add(d)
+	}
+	g.pause(now, s.all.ended)
+	return s
+}
+
+// pause lets the meter measure only a part of many calls, unless the limit depends on them.
+func (g *Gate) pause(now int64, ended float64) {
+	m := &g.meter
+	needed := g.control.refusing || g.control.finder.trying || !hasRoom(g.word.Load())
+	switch {
+	case needed && now < m.from.Load():
+		m.at.Store(now)
+		m.from.Store(now)
+	case !needed && ended > pauseCalls:
+		m.from.Store(now + pauseTime)
+	}
 }

@@ -72,7 +72,6 @@ func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, erro
 func (g *Gate) giveUp(w *waiter, p Priority) (Pass, error) {
 	if g.queue.remove(w, &g.word) {
 		g.meter.refused.Add(1)
-		g.curve.refused.Add(1)
 		return Pass{}, g.full(p)
 	}
 	return Pass{g, w.granted}, nil
@@ -92,7 +91,7 @@ func (g *Gate) full(p Priority) *FullError {
 // ask admits a call (no waiter), lets it wait (a waiter, and for how long), or
 // refuses it (no time to wait).
 func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
-	if g.isDue(now) {
+	if now >= g.meter.dueAt.Load() {
 		g.check(now)
 	}
 	q, rank := &g.queue, p.rank()
@@ -112,7 +111,6 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 			}
 		case wait == 0 || ahead > 0 && ahead+1 > room || ahead >= maxWaiting:
 			g.meter.refused.Add(1)
-			g.curve.refused.Add(1)
 			return nil, 0
 		case g.word.CompareAndSwap(word, word|waitingFlag):
 			g.meter.waited.Add(1)
@@ -132,7 +130,7 @@ func (g *Gate) roomAtFewWorkers(wait int64, room int) (int64, int) {
 	}
 	load := 1 / served
 	queue := math.Log(1+(load-1)/idleShare)/math.Log(load) - 1 - surplusShare*math.Sqrt(float64(limit))
-	more := int(min(queue, 3*float64(limit))*m.irregularity() + 0.5)
+	more := int(min(queue, 3*float64(limit))*float64(m.variety.Load())/1e6 + 0.5)
 	if more <= room {
 		return wait, room
 	}
@@ -156,7 +154,7 @@ func (g *Gate) turnsWithin(wait int64, standing bool) int {
 	}
 	turns := float64(wait) * float64(limitOf(g.word.Load())) / float64(mean)
 	if standing {
-		turns += oneInTwenty * g.meter.irregularity() * math.Sqrt(turns)
+		turns += oneInTwenty * float64(g.meter.variety.Load()) / 1e6 * math.Sqrt(turns)
 	}
 	return int(min(turns, maxWaiting))
 }
@@ -170,7 +168,7 @@ const oneInTwenty = 1.65
 // and twice for sheddable ones.
 func (g *Gate) maxWaitOf(rank int, now int64) int64 {
 	r := &g.queue.ranks[rank]
-	if now-r.askedAt > g.maxWait || g.meter.probing.Load() && !r.standing {
+	if now-r.askedAt > g.maxWait {
 		r.promptAt, r.standing = now, false
 	}
 	r.askedAt = now
@@ -231,17 +229,6 @@ func (g *Gate) grant(w *waiter, now int64) {
 	}
 	w.granted = now
 	w.ready <- struct{}{}
-}
-
-// settle ends the standing of queues when few calls are refused.
-func (q *waitQueue) settle() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for i := range q.ranks {
-		if r := &q.ranks[i]; r.standing {
-			r.standing, r.promptAt = false, r.askedAt
-		}
-	}
 }
 
 // ahead is how many waiting calls go before a new one of a rank.

@@ -29,7 +29,7 @@ func TestGateWaiterCanceledAfterItsTurnCameLeaves(t *testing.T) {
 
 // waitingAt returns how many calls wait at a full gate for 5 ms at most, where each of its calls
 // takes 20 ms in the mean, before one is refused.
-func waitingAt(t *testing.T, limit int, spread float64, standing bool) int {
+func waitingAt(t *testing.T, limit int, variety float64, standing bool) int {
 	t.Helper()
 	wait := 5 * time.Millisecond
 	if standing {
@@ -43,8 +43,8 @@ func waitingAt(t *testing.T, limit int, spread float64, standing bool) int {
 	}
 	now := int64(time.Hour)
 	g.meter.mean.Store(int64(20 * time.Millisecond))
-	g.meter.spread.Store(int64(1e6 * spread))
-	g.meter.checkAt.Store(2 * now)
+	g.meter.variety.Store(int64(1e6 * variety))
+	g.meter.dueAt.Store(2 * now)
 	r := &g.queue.ranks[Normal.rank()]
 	r.standing, r.askedAt, r.promptAt = standing, now, now
 	for n := 0; ; n++ {
@@ -59,30 +59,21 @@ func waitingAt(t *testing.T, limit int, spread float64, standing bool) int {
 func TestGateStandingQueueIsAsLongAsTurnsMayComeByChance(t *testing.T) {
 	for _, c := range []struct {
 		limit    int
-		spread   float64
+		variety  float64
 		standing bool
 		want     int
 	}{
 		{4, 0, true, 1},
 		{4, 0.2, true, 1},
 		{4, 0.75, true, 2},
-		{4, 9, true, 2},
+		{4, 1, true, 2},
 		{40, 0, true, 10},
 		{40, 1, true, 15},
 		{40, 1, false, 10},
 		{1, 1, true, 1},
 	} {
-		if got := waitingAt(t, c.limit, c.spread, c.standing); got != c.want {
+		if got := waitingAt(t, c.limit, c.variety, c.standing); got != c.want {
 			t.Errorf("%+v: got %d calls that wait", c, got)
 		}
-	}
-}
-
-// A clock that is coarser than the calls take says that they take no time.
-func TestMeterLatencyOfCoarseClock(t *testing.T) {
-	var m meter
-	m.samples.Store(16 * oneSample)
-	if n, mean, variance := m.latency(0, 0); n != 16 || mean != 1 || variance != 0 {
-		t.Errorf("got %g calls, mean %g, variance %g, want 16, 1 ns and 0", n, mean, variance)
 	}
 }

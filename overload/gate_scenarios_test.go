@@ -107,7 +107,7 @@ func TestGateAtSmallServersRefusesHardlyAnyBelowCapacity(t *testing.T) {
 					most = 0.03
 				}
 				if workers == 1 && s.Gates == 1 {
-					most = 0.04
+					most = 0.05
 				}
 				refused := runScenario(s, workers, work, GateOptions{}).refused
 				check(t, fmt.Sprintf("%d workers, %s, %s: share refused", workers, s.Name, name), refused, 0, most)

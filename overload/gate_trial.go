@@ -2,157 +2,150 @@ package overload
 
 import "math"
 
-// This file finds out that calls end slower than they did, and why. It is pure arithmetic: counts of calls that ended
-// go in, a limit to hold and a conclusion come out. Its transcripts are in gate_trial_test.go.
-
-// departures are how many calls ended, and in which time.
-type departures struct{ ended, nanos float64 }
-
-func (d departures) rate() float64 { return max(d.ended, 0.5) / d.nanos }
-
-func (d *departures) add(o departures) { d.ended, d.nanos = d.ended+o.ended, d.nanos+o.nanos }
-
-// A rateTest is a sequential test (CUSUM) of whether calls end at another rate than the departure curve says.
-type rateTest struct {
-	evidence        float64 // logarithm of the likelihood ratio of the other rate to the usual one, at least 0
-	expected, ended float64 // calls since it was last 0
-}
+// A trial holds another limit for a window, to see whether the rate at which calls end follows it. If as many end at
+// both limits, calls queue at the higher one; if the rate follows, they do not. Its transcripts are in
+// gate_trial_test.go. Which limit it is:
+//
+//   - Half of the limit, now and then while the gate is full, and when latency is higher than the limit explains.
+//     A process that starts in an overload knows no latency without queueing, so it goes on to half of that, until
+//     the rate follows.
+//   - What known workers need, if they have become slower and the limit is far beyond that: those calls that
+//     queue are late.
+//   - Twice the limit, if known workers have become slower and the limit is hardly more than they need, if calls
+//     seem to have become slower at a server of more workers, or if the gate is full for the first time. While the
+//     rate follows, the limit is doubled again.
 
 const (
-	clearChange = 12 // evidence of a rateTest, and more if calls vary much
-	changeCalls = 8  // a rateTest needs at least so many calls that ended
-)
+	// The rate has followed a limit beyond this elasticity. Of a limit that was doubled less is asked, because a gate
+	// that stops too early refuses calls, and one that goes on tries less again soon.
+	minElastic      = 0.6
+	minElasticAbove = 0.5
 
-// add adds a sample of calls that ended, and those that the curve says should have, to a test of ratio times the usual
-// rate. It returns by which factor calls take longer if the evidence is enough, or else 1. One sample alone is never
-// enough: in a pause of the whole process no calls end, but some did just before.
-func (t *rateTest) add(ratio, expected, ended, enough float64) (factor float64) {
-	t.evidence += min(ended*math.Log(ratio)+expected*(1-ratio), enough/2)
-	t.evidence = min(t.evidence, enough)
-	t.expected += expected
-	t.ended += ended
-	if t.evidence <= 0 {
-		*t = rateTest{}
-	}
-	if t.evidence < enough || t.ended < changeCalls {
-		return 1
-	}
-	return t.expected / t.ended
-}
+	// A trial is clear at so many standard deviations from that.
+	clearSigmas = 1.5
 
-// A trial finds out why calls have become slower, by another limit. If they queue, as many end there; if each takes
-// longer without queueing, the rate follows the limit. A limit far beyond what the workers need is tried at that,
-// because then those calls that queue are late; another is doubled, again and again for as long as the rate follows.
-type trial struct {
-	workers       float64 // infinite if they are not known; 0 after the rate has followed the limit, which they do not bound
-	most          float64
-	from, limit   float64    // before, and to hold
-	settle        float64    // calls still to end of those that were in flight when the limit changed
-	before, after departures // at each of the limits
-	idle          float64    // nanoseconds with too few calls to fill the limit
-}
-
-// A conclusion is what a trial has found out.
-type conclusion int
-
-const (
-	noConclusion conclusion = iota // hold the limit for longer
-	nextLimit                      // the rate follows: hold the next limit
-	callsQueue                     // as many calls end at both limits, so they wait for workers
-	callsAreSlow                   // without queueing, at the limit from which the trial went on last
-	tooFewCalls                    // the limit was not filled for long enough
-)
-
-const (
-	trialCalls    = 16   // that end at the limit of a trial
-	roomyLimit    = 2    // times what the workers need
-	noFaster      = 2.5  // evidence that a limit twice as high does not double the rate
-	filledShare   = 0.9  // of a limit that was raised
-	minElasticity = 0.75 // log of the rate by log of the limit: the rate follows the limit
+	roomyLimit = 2 // times what workers need
 
 	// A lower limit is not doubled. If another gate is before the same server, the rate follows because this gate
 	// takes from the other; and of few calls, a few make a large difference.
 	minDoubled = 5
 )
 
-// begin holds another limit than the present one, and reports whether one would tell. The workers need a limit of
-// needed.
-func (t *trial) begin(needed, inFlight float64) bool {
+// try begins a trial.
+func (f *limitFinder) try(m measurement) {
+	needed := m.workers + f.surplus(m.workers)
 	switch {
-	case t.from >= roomyLimit*needed:
-		t.hold(needed, inFlight)
-	case t.from >= minDoubled && 2*t.from <= t.most: // a little more would tell nothing
-		t.hold(2*t.from, inFlight)
-	default:
-		return false
+	case m.workers > 0 && f.limit >= roomyLimit*needed:
+		f.hold(m, needed)
+	case m.workers == 0 && !m.hintsAtSlow:
+		f.hold(m, f.limit/2)
+	case f.limit >= minDoubled && f.canDouble():
+		f.hold(m, 2*f.limit)
 	}
-	return true
 }
 
-func (t *trial) hold(limit, inFlight float64) {
-	t.limit, t.settle, t.after, t.idle = limit, inFlight, departures{}, 0
+func (f *limitFinder) canDouble() bool { return 2*f.limit <= f.most }
+
+func (f *limitFinder) hold(m measurement, limit float64) {
+	f.trying, f.origin, f.resume, f.limit = true, m, f.limit, limit
 }
 
-func (t *trial) isUp() bool { return t.limit > t.from }
+func (f *limitFinder) isUp() bool { return f.limit > f.resume }
 
-// fills reports whether so many calls in flight say something about the limit: they keep the workers busy if it was
-// lowered, and are nearly as many as it admits if it was raised.
-func (t *trial) fills(inFlight float64) bool {
-	if t.isUp() {
-		return inFlight >= filledShare*t.limit
+// followed is the elasticity of a trial.
+func (f *limitFinder) followed(m measurement) (e, sigma float64) {
+	if f.isUp() {
+		return elasticity(m, f.origin)
 	}
-	return inFlight >= t.workers
+	return elasticity(f.origin, m)
 }
 
-// add adds calls that ended: all, and those while the limit was filled. If workers are known, calls that were in flight
-// before a limit was raised end at the rate before.
-func (t *trial) add(all, filled departures, inFlight float64) conclusion {
-	if t.settle > 0 {
-		t.settle -= all.ended
-		if t.isUp() && t.workers > 0 && !math.IsInf(t.workers, 1) {
-			t.before.add(all)
+// isClear reports whether chance does not explain what a trial has shown.
+func (f *limitFinder) isClear(m measurement) bool {
+	e, sigma := f.followed(m)
+	return math.Abs(e-f.leastElastic()) > clearSigmas*sigma
+}
+
+func (f *limitFinder) leastElastic() float64 {
+	if f.isUp() && f.origin.workers == 0 {
+		return minElasticAbove
+	}
+	return minElastic
+}
+
+// conclude learns from a trial, and sets the limit or begins another trial.
+func (f *limitFinder) conclude(m measurement) {
+	e, sigma := f.followed(m)
+	up, changed, least := f.isUp(), f.origin.workers > 0, f.leastElastic()
+	f.trying, f.fullFor, f.last = false, 0, m
+	switch {
+	case up && !m.full && m.inFlight < 0.9*f.limit: // not even so many calls come
+	case (up || changed) && e > least:
+		f.limit = max(f.limit, f.resume)
+		f.goOn(m)
+	case up:
+		f.limit = f.resume
+		f.starting = f.starting && e+sigma > least // or else chance would decide for long
+		if changed {
+			f.setBaseOf(f.origin)
 		}
-		return noConclusion
+	case changed:
+		f.setBaseOf(m)
+	default:
+		f.concludeHalf(m, e, sigma)
 	}
-	t.after.add(filled)
-	t.idle += all.nanos - filled.nanos
-	expected, enough := t.after.nanos*t.before.rate(), max(trialCalls, t.limit)
-	isNoFaster := t.isUp() && expected-t.after.ended*math.Ln2 > noFaster
+}
+
+// goOn tries twice a limit that the rate has followed. Calls that do not queue take what they did before, unless
+// chance does not explain the difference.
+func (f *limitFinder) goOn(m measurement) {
+	f.learn(m)
+	if f.canDouble() {
+		m.took, m.variance, m.workers = f.base, f.baseVar, 0
+		f.hold(m, 2*f.limit)
+	}
+}
+
+// setBaseOf is for known workers that have become slower, and for which calls queue.
+func (f *limitFinder) setBaseOf(m measurement) {
+	m.took += math.Log(f.origin.workers / m.inFlight)
+	m.inFlight = f.origin.workers
+	f.setBase(m)
+}
+
+// concludeHalf learns from half of the limit. If the rate has followed though calls take longer than base, base was
+// too low, and if it has followed clearly, the server may bear more calls than before the trial.
+func (f *limitFinder) concludeHalf(m measurement, e, sigma float64) {
+	z := f.deviations(m)
+	f.tryAfter = min(2*f.tryAfter, maxTryAfter)
+	if math.Abs(z) > 2 { // see soon whether that was chance
+		f.tryAfter = minTryAfter
+	}
+	follows := e-sigma > minElastic
 	switch {
-	case t.after.ended >= enough || expected >= 2*enough || isNoFaster:
-		return t.conclude(inFlight)
-	case t.idle*t.before.rate() >= 2*enough:
-		return tooFewCalls
+	case !f.verified && e < minElastic && f.limit > 1.5:
+		f.setBase(m)
+		f.hold(m, f.limit/2)
+		return
+	case follows && z > 2:
+		f.setBase(m)
+		f.limit, f.verified = f.resume, true
+		if e > 0.8 {
+			f.goOn(m)
+		}
+		return
+	case follows || z <= 2:
+		f.baseVar = max(f.baseVar, m.variance/2) // this is better known than what base is from
+		f.learn(m)
 	}
-	return noConclusion
+	f.verified = true
+	queueing := max(f.origin.took-f.base, 0)
+	f.limit = f.origin.inFlight*math.Exp(-queueing) + f.surplus(f.origin.inFlight)
 }
 
-// conclude compares the rates at both limits.
-func (t *trial) conclude(inFlight float64) conclusion {
-	followed := math.Log(t.after.rate()/t.before.rate()) / math.Log(t.limit/t.from)
-	if followed <= minElasticity {
-		return t.end(followed)
-	}
-	t.workers = 0
-	if t.isUp() {
-		t.from, t.before = t.limit, t.after
-	}
-	if 2*t.from > t.most {
-		return callsAreSlow
-	}
-	t.hold(2*t.from, inFlight)
-	return nextLimit
-}
-
-// end is for a rate that has not followed the limit. If it has in part, beyond chance, there are more workers than
-// were known.
-func (t *trial) end(followed float64) conclusion {
-	if t.workers == 0 {
-		return callsAreSlow
-	}
-	part := followed * math.Abs(math.Log(t.limit/t.from))
-	if part > 2*math.Sqrt(1/t.before.ended+1/max(t.after.ended, 1)) {
-		t.workers = max(t.workers, math.Exp(part)*min(t.limit, t.from))
-	}
-	return callsQueue
+// elasticity is by how much the rate fell with the calls in flight: 1 if latency stayed the same,
+// and 0 if the calls in flight had queued. It has a standard deviation.
+func elasticity(high, low measurement) (e, sigma float64) {
+	distance := max(math.Log(high.inFlight/low.inFlight), minDistance)
+	return 1 - (high.took-low.took)/distance, math.Sqrt(high.variance+low.variance) / distance
 }

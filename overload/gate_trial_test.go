@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
@@ -15,6 +16,14 @@ func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
 			t.Errorf("a pause after %g calls: calls take %g times as long, want 1", before, got)
 		}
 	}
+	r = rateTest{}
+	for range 3 { // so few calls are chance, however long they take
+		if got := r.add(0.5, 1000, 2, clearChange); got != 1 {
+			t.Errorf("six calls: they take %g times as long, want 1", got)
+		}
+	}
+	r = rateTest{}
+	r.add(0.5, 1000, 50, clearChange)
 	for range 30 {
 		if got := r.add(0.5, 1, 1, clearChange); got != 1 {
 			t.Fatalf("after a pause: calls take %g times as long, want 1", got)
@@ -29,144 +38,189 @@ func TestRateTestTellsSlowerCallsFromPause(t *testing.T) {
 	}
 }
 
-// transcript runs a trial of a gate that has a limit, and believes in a number of workers. Calls now take a tenth of a
-// second each at a server that works on so many of them at once. Of those that the trial admits, so many are there.
-func transcript(limit, believed, workers, offered float64) string {
-	var lines strings.Builder
-	rate := func(inFlight float64) float64 { return min(inFlight, workers) / 1e8 }
-	t := &trial{workers: believed, most: 100, from: limit, before: departures{4, 4 / rate(limit)}}
-	if !t.begin(believed+1, min(limit, offered)) {
-		return "no trial\n"
+// A trialServer works on so many calls at once, which take milliseconds each. Its clients offer so many at once.
+type trialServer struct{ workers, millis, offered float64 }
+
+// at is what a gate with a limit measures in a window.
+func (s trialServer) at(limit float64) measurement {
+	limit = math.Round(limit)
+	inFlight := min(limit, s.offered)
+	return measurement{
+		took: math.Log(s.millis * 1e6 * max(inFlight/s.workers, 1)), variance: 0.001, calls: 200,
+		inFlight: inFlight, peak: inFlight, full: s.offered > limit, seconds: 0.2,
 	}
-	for calls := 1; ; calls++ {
-		held, inFlight := t.limit, min(t.limit, offered)
-		d := departures{1, 1 / rate(inFlight)}
-		if t.settle > 0 { // those that end now began at the limit before
-			d = departures{1, 1 / rate(min(t.from, offered))}
-		}
-		filled := d
-		if !t.fills(inFlight) {
-			filled = departures{}
-		}
-		c := t.add(d, filled, inFlight)
-		if c == noConclusion && calls < 1000 {
-			continue
-		}
-		fmt.Fprintf(&lines, "held %g for %d calls: %s\n", held, calls, [...]string{"?", "rate follows", "calls queue", "calls are slow", "too few"}[c])
-		if calls = 0; c != nextLimit {
-			break
-		}
-	}
-	return fmt.Sprintf("%slimit %g, workers %.3g\n", &lines, t.from, t.workers)
 }
 
-// The limit of the last line is that from which the trial went on last.
+// transcript runs a finder until trials hardly differ. It has a line for each trial: the calls in flight and what they
+// took, in it and before.
+func transcript(f limitFinder, s trialServer) string {
+	var lines strings.Builder
+	var was, of measurement // the last trial
+	for range 1000 {
+		before, m := f, s.at(f.limit)
+		f.update(m)
+		if !before.trying {
+			continue
+		}
+		if isAbout(m.inFlight, was.inFlight) && isAbout(before.origin.inFlight, of.inFlight) {
+			break
+		}
+		was, of = m, before.origin
+		fmt.Fprintf(&lines, "%.0f instead of %.0f: %.0f ms instead of %.0f\n", was.inFlight, of.inFlight, millis(was.took), millis(of.took))
+	}
+	return fmt.Sprintf("\n%slimit %.0f, %.0f ms without queueing\n", &lines, f.limit, millis(f.base))
+}
+
+func isAbout(a, b float64) bool { return math.Abs(a-b) <= max(0.15*b, 1) }
+
+func millis(took float64) float64 { return math.Exp(took) / 1e6 }
+
+// started is a finder of a process that has just started.
+func started(limit, most float64) *limitFinder {
+	f := newLimitFinder(limit, most)
+	return &f
+}
+
+// noticing is a finder that knows a latency of 10 ms, few workers, and that these have become slower.
+func noticing(limit, few float64, s trialServer) *limitFinder {
+	f := knowing()
+	f.limit, f.starting = limit, false
+	m := s.at(limit)
+	m.workers = few
+	f.try(m)
+	return f
+}
+
+var (
+	fewSlow  = trialServer{workers: 2, millis: 30, offered: 50}
+	manySlow = trialServer{workers: 64, millis: 100, offered: 200}
+)
+
 var trialTranscripts = []struct {
-	what                              string
-	limit, believed, workers, offered float64
-	want                              string
+	what   string
+	f      *limitFinder
+	server trialServer
+	want   string
 }{
-	{"far too high a limit, and as many calls end at the three that two workers need", 20, 2, 2, 50, `
-held 3 for 36 calls: calls queue
-limit 20, workers 2
+	{"calls queue for two workers", knowing(), trialServer{2, 10, 50}, `
+7 instead of 13: 35 ms instead of 65
+2 instead of 3: 10 ms instead of 15
+limit 3, 10 ms without queueing
 `},
-	{"no faster with twice the limit", 8, 5, 5, 50, `
-held 16 for 17 calls: calls queue
-limit 8, workers 5
+	{"calls take longer, and queue for ten workers", knowing(), trialServer{10, 30, 50}, `
+7 instead of 13: 30 ms instead of 39
+3 instead of 6: 30 ms instead of 30
+11 instead of 3: 33 ms instead of 30
+22 instead of 11: 66 ms instead of 31
+6 instead of 13: 30 ms instead of 39
+limit 12, 30 ms without queueing
 `},
-	{"calls wait for something else: the rate follows the limit, down and then up", 20, 2, 50, 90, `
-held 3 for 25 calls: rate follows
-held 40 for 43 calls: rate follows
-held 80 for 64 calls: calls are slow
-limit 40, workers 0
+	{"calls wait for something else, up to all that come", knowing(), trialServer{math.Inf(1), 100, 90}, `
+7 instead of 13: 100 ms instead of 100
+27 instead of 7: 100 ms instead of 100
+53 instead of 27: 100 ms instead of 100
+90 instead of 53: 100 ms instead of 100
+limit 364, 100 ms without queueing
 `},
-	{"the rate follows up to half of the most", 40, 30, 1000, 1000, `
-held 80 for 120 calls: calls are slow
-limit 80, workers 0
+	{"they queue for something else", knowing(), manySlow, `
+7 instead of 13: 100 ms instead of 100
+27 instead of 7: 100 ms instead of 100
+53 instead of 27: 100 ms instead of 100
+107 instead of 53: 167 ms instead of 100
+36 instead of 72: 100 ms instead of 112
+limit 69, 100 ms without queueing
 `},
-	{"eight workers, of which one was known: a quarter of the calls end at two", 20, 1, 8, 50, `
-held 2 for 28 calls: calls queue
-limit 20, workers 8
+	{"a start in an overload of three workers", started(20, 1000), trialServer{3, 10, 500}, `
+40 instead of 20: 133 ms instead of 67
+11 instead of 23: 37 ms instead of 77
+6 instead of 11: 20 ms instead of 37
+3 instead of 6: 10 ms instead of 20
+1 instead of 3: 10 ms instead of 10
+limit 4, 10 ms without queueing
 `},
-	{"the crowd has gone, so that twice the limit is not filled", 8, 5, 5, 6, `
-held 16 for 38 calls: too few
-limit 8, workers 5
+	{"a start at a large server", started(20, 1000), trialServer{320, 10, 1000}, `
+40 instead of 20: 10 ms instead of 10
+80 instead of 40: 10 ms instead of 10
+160 instead of 80: 10 ms instead of 10
+320 instead of 160: 10 ms instead of 10
+640 instead of 320: 20 ms instead of 10
+171 instead of 341: 10 ms instead of 11
+limit 331, 10 ms without queueing
 `},
-	{"no faster with twice the limit, and the workers are not known", 8, math.Inf(1), 5, 50, `
-held 16 for 17 calls: calls queue
-limit 8, workers +Inf
+	{"a start at a large server, up to half of the most", started(20, 100), trialServer{320, 10, 1000}, `
+40 instead of 20: 10 ms instead of 10
+80 instead of 40: 10 ms instead of 10
+50 instead of 100: 10 ms instead of 10
+limit 100, 10 ms without queueing
 `},
-	{"they are not known, and the rate follows until all calls are there", 8, math.Inf(1), 50, 25, `
-held 16 for 24 calls: rate follows
-held 32 for 116 calls: too few
-limit 16, workers 0
+	{"known two workers are three times slower", noticing(20, 2, fewSlow), fewSlow, `
+3 instead of 20: 45 ms instead of 300
+1 instead of 3: 30 ms instead of 45
+limit 3, 30 ms without queueing
 `},
-	{"a low limit is not doubled", 4, 3, 3, 50, "\nno trial\n"},
-	{"nor is one beyond half of the most", 99, 90, 90, 500, "\nno trial\n"},
+	{"they are, and the limit is hardly what they need", noticing(5, 2, fewSlow), fewSlow, `
+10 instead of 5: 150 ms instead of 75
+3 instead of 5: 45 ms instead of 75
+2 instead of 3: 30 ms instead of 45
+limit 3, 30 ms without queueing
+`},
+	{"known two workers wait for something else", noticing(20, 2, manySlow), manySlow, `
+3 instead of 20: 100 ms instead of 100
+40 instead of 3: 100 ms instead of 100
+80 instead of 40: 125 ms instead of 100
+160 instead of 80: 250 ms instead of 125
+45 instead of 90: 100 ms instead of 141
+35 instead of 70: 100 ms instead of 109
+limit 69, 100 ms without queueing
+`},
+	{"they do, and the limit is hardly what they need", noticing(5, 2, manySlow), manySlow, `
+10 instead of 5: 100 ms instead of 100
+20 instead of 10: 100 ms instead of 100
+40 instead of 20: 100 ms instead of 100
+80 instead of 40: 125 ms instead of 100
+160 instead of 80: 250 ms instead of 125
+45 instead of 90: 100 ms instead of 141
+35 instead of 70: 100 ms instead of 109
+limit 69, 100 ms without queueing
+`},
 }
 
 func TestTrialTranscripts(t *testing.T) {
 	for _, c := range trialTranscripts {
-		if got := "\n" + transcript(c.limit, c.believed, c.workers, c.offered); got != c.want {
+		if got := transcript(*c.f, c.server); got != c.want {
 			t.Errorf("%s: got %s\nwant %s", c.what, got, c.want)
 		}
 	}
 }
 
-// A finder ends with what the workers need if calls queue, and with more calls if they do not.
-func TestLimitFinderConcludesTrial(t *testing.T) {
-	unknowing := newLimitFinder(20, 1000)
-	for _, c := range []struct {
-		f           *limitFinder
-		workers     float64
-		conclusion  conclusion
-		limit, base float64 // milliseconds
-	}{
-		{knowing(), 2, callsQueue, 3.2, 50},
-		{&unknowing, 2, callsQueue, 3.2, 50},
-		{knowing(), math.Inf(1), callsQueue, 8, 10},
-		{knowing(), 2, callsAreSlow, 8, 200},
-		{knowing(), 2, tooFewCalls, 16, 10},
-	} {
-		f, tr := c.f, &trial{workers: c.workers, from: 8, limit: 16, before: departures{16, 4e8}}
-		f.conclude(tr, c.conclusion, 2e-7, 1)
-		if math.Abs(f.limit-c.limit) > 0.1 || f.baseMillis() != c.base {
-			t.Errorf("conclusion %d: limit %.3g, %g ms without queueing, want %g and %g ms", c.conclusion, f.limit, f.baseMillis(), c.limit, c.base)
-		}
-	}
-}
-
-// gateInTrial returns a gate with eight calls in flight, of which a trial doubles the limit at the next check.
+// gateInTrial returns a full gate in which a trial of twice the limit has just shown that the rate follows.
 func gateInTrial(t *testing.T) *Gate {
 	t.Helper()
-	g := NewGate(&GateOptions{MaxLimit: 1000})
-	g.delay = nil
-	g.control.finder.limit = 8
+	g := NewGate(&GateOptions{MaxLimit: 1000, Now: func() time.Time { return time.Unix(0, 1) }})
+	f := &g.control.finder
+	f.limit = 4
+	f.hold(measured(50, 4, 0.01), 8)
 	g.publish()
 	for range 8 {
 		if !g.tryEnter(1) {
 			t.Fatal("the gate is full too early")
 		}
 	}
-	g.curve.trial = &trial{workers: 0, most: 1000, from: 4, limit: 8, before: departures{16, 4e8}, after: departures{40, 4e8}}
+	g.control.window = windowOf(400*time.Millisecond, 64, 8)
+	g.control.window.refused = 64
 	return g
 }
 
 // A trial that raises the limit while a call asks admits those that wait, and not only when the next one leaves.
 func TestGateTrialAdmitsWaitingCalls(t *testing.T) {
 	g := gateInTrial(t)
-	held := g.curve.trial
-	g.curve.trial = nil
-	now := g.clock.Now()
-	g.meter.checkAt.Store(math.MaxInt64)
-	g.curve.dueAt.Store(math.MaxInt64)
-	w, _ := g.ask(now, Normal)
+	g.meter.dueAt.Store(math.MaxInt64)
+	w, _ := g.ask(1, Normal)
 	if w == nil || w.granted != 0 {
 		t.Fatal("the call does not wait")
 	}
-	g.curve.trial = held
-	g.curve.dueAt.Store(now + 1)
-	if _, wait := g.ask(now+1, Normal); wait == 0 || limitOf(g.word.Load()) != 16 {
+	g.meter.dueAt.Store(tickEvery)
+	if _, wait := g.ask(tickEvery, Normal); wait == 0 || limitOf(g.word.Load()) != 16 {
 		t.Fatalf("limit %d, want 16, and the second call admitted", limitOf(g.word.Load()))
 	}
 	if w.granted == 0 {
@@ -174,48 +228,53 @@ func TestGateTrialAdmitsWaitingCalls(t *testing.T) {
 	}
 }
 
-// A change that is noticed during a probe ends it: the limit from before is in force, calls know of no probe, and a
-// new cohort measures them.
-func TestGateNoticedChangeEndsProbe(t *testing.T) {
-	g := gateInTrial(t)
-	c, f := &g.curve, &g.control.finder
-	c.trial, c.few, c.took = nil, 3, 1e7
-	f.limit, f.probing, f.resume = 2, true, 4
-	g.publish()
-	if !g.meter.probing.Load() {
-		t.Fatal("calls do not know of the probe")
-	}
-	for range 40 {
-		g.noticeChange(math.MaxInt64/2, curveSample{all: departures{1, 1e7}, expected: 3})
-	}
-	if limitOf(g.word.Load()) != 4 || g.meter.probing.Load() || c.trial != nil {
-		t.Errorf("limit %d, probing %t, trial %+v, want 4, no probe and no trial", limitOf(g.word.Load()), g.meter.probing.Load(), c.trial)
-	}
-	if g.meter.from.Load() != math.MaxInt64/2 {
-		t.Error("the cohort of the probe goes on")
-	}
-}
-
 // A limit that is halved because calls wait for a processor during a trial ends it, so that the limit stays low.
 func TestGateHalvedLimitEndsTrial(t *testing.T) {
 	g := gateInTrial(t)
 	g.delay = &delayMeter{procs: func() int { return 1 }}
-	g.meter.refused.Store(1)
-	now := g.clock.Now()
-	g.checkDelay(now, 50e6)
-	g.checkCurve(now + curveEvery)
-	if limitOf(g.word.Load()) != 4 || g.curve.trial != nil {
-		t.Errorf("limit %d, trial %+v, want half of 8 and no trial", limitOf(g.word.Load()), g.curve.trial)
+	g.control.refusing = true
+	g.checkDelay(1, 50e6)
+	g.check(1 + tickEvery)
+	if limitOf(g.word.Load()) != 4 || g.control.finder.trying || g.control.window.nanos != 0 {
+		t.Errorf("limit %d, trying %t, want half of 8, no trial and no window of it", limitOf(g.word.Load()), g.control.finder.trying)
 	}
 }
 
-// Six calls in flight fill a limit of five only if fewer than two of them hang.
-func TestDepartureCurveDoesNotCountHungCallsInTrial(t *testing.T) {
-	for hung, want := range map[float64]float64{0: 1, 1: 1, 2: 0} {
-		c := departureCurve{trial: &trial{from: 4, limit: 5}}
-		c.changed(1e6, 6, 1)
-		if got := c.collectStates(2e6, 0, hung).filled.ended; got != want {
-			t.Errorf("%g of six calls hang: got %g calls that ended while the limit was filled, want %g", hung, got, want)
-		}
+// notice gives a gate the evidence that its three workers have become slower.
+func notice(g *Gate) {
+	g.curve.few, g.curve.took = 3, 1e7
+	for range 40 {
+		g.noticeChange(&sample{all: departures{1, 1e7}, expected: 3})
+	}
+}
+
+// During a trial the rate says more about the limit than about the workers. After it, the gate tries what they need, and
+// the window has none of the calls so far.
+func TestGateNoticesChangeOnlyAfterTrial(t *testing.T) {
+	g := gateInTrial(t)
+	f := &g.control.finder
+	f.limit = 20
+	f.hold(measured(50, 20, 0.01), 8)
+	if notice(g); !f.trying || f.origin.workers != 0 || f.limit != 8 || g.curve.slower.evidence != 0 {
+		t.Errorf("trying %t, workers %g, limit %g, evidence %g, want the trial of 8 to go on", f.trying, f.origin.workers, f.limit, g.curve.slower.evidence)
+	}
+	f.trying, f.limit = false, 20
+	notice(g)
+	if want := 3 + f.surplus(3); !f.trying || f.origin.workers != 3 || f.resume != 20 || f.limit != want || limitOf(g.word.Load()) != 4 {
+		t.Errorf("trying %t, resume %g, limit %g, in force %d, want a trial of %.3g instead of 20", f.trying, f.resume, f.limit, limitOf(g.word.Load()), want)
+	}
+	if g.control.settle < 4 || g.control.window.nanos != 0 {
+		t.Errorf("%g calls to end, window of %g ns, want those in flight, and another window", g.control.settle, g.control.window.nanos)
+	}
+}
+
+// A gate that is not full has room for what comes, and its latency may rise.
+func TestGateNoticesChangeOnlyIfFull(t *testing.T) {
+	g := gateInTrial(t)
+	g.control.finder.trying = false
+	g.leave(1, Success, 1)
+	before := limitOf(g.word.Load())
+	if notice(g); g.control.finder.trying || limitOf(g.word.Load()) != before {
+		t.Errorf("limit %d, trying %t, want %d and no trial", limitOf(g.word.Load()), g.control.finder.trying, before)
 	}
 }

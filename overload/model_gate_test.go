@@ -200,7 +200,6 @@ func (r *simRun) giveUp(c *simCall, retries int) {
 		return
 	}
 	c.gate.meter.refused.Add(1)
-	c.gate.curve.refused.Add(1)
 	queue := &c.gate.waiting[c.p.rank()]
 	*queue = slices.DeleteFunc(*queue, func(other *simCall) bool { return other == c })
 	if retries > 0 {

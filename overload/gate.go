@@ -206,11 +206,16 @@ func (p Pass) Leave(o Outcome) {
 }
 
 func (g *Gate) leave(start int64, o Outcome, now int64) {
-	word := g.word.Add(^uint64(0))
-	if inFlight(word) == countMask { // no call was in flight: the caller has left before
-		g.word.Add(1)
-		return
+	word := g.word.Load()
+	for ; ; word = g.word.Load() {
+		if inFlight(word) == 0 { // the caller has left before
+			return
+		}
+		if g.word.CompareAndSwap(word, word-1) {
+			break
+		}
 	}
+	word--
 	if g.meter.left(word, start, now, o) {
 		g.removeHung()
 	}

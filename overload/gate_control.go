@@ -11,13 +11,13 @@ import (
 type limitControl struct {
 	mu     sync.Mutex
 	finder limitFinder
-	most   int
 
 	share  float64 // of the calls that are refused, smoothed
 	spread float64 // variance of a latency, relative to the mean, smoothed
 
 	window   window
-	settle   float64 // calls still to end before the window begins
+	settle   float64 // calls still to end before the window begins …
+	settleBy int64   // … if they end before
 	refusing bool    // in the last window
 
 	tickAt                int64
@@ -25,6 +25,7 @@ type limitControl struct {
 
 	sweepAdmitted int   // when the sweep for hung calls began
 	sweepSpan     int64 // how long it is to be at least
+	swept         bool  // the window has begun anew because of one, so that another waits for its end
 }
 
 // A window is what a gate did in a time.
@@ -33,6 +34,7 @@ type window struct {
 	nanos                  float64 // also those that were not measured
 	begun, refused, waited float64
 	first, last            float64 // calls in flight at its ends
+	paused                 bool    // the meter, for a part of it
 }
 
 const (
@@ -54,7 +56,7 @@ const (
 )
 
 func (c *limitControl) init(now int64, limit, most int) {
-	c.most, c.tickAt = most, now
+	c.tickAt = now
 	c.finder = newLimitFinder(float64(limit), float64(most))
 }
 
@@ -84,6 +86,7 @@ func (g *Gate) tick(now int64) {
 		refused: float64(refusals - c.refusedAt),
 		waited:  float64(g.meter.waited.Swap(0)),
 		last:    g.counted(),
+		paused:  now < g.meter.from.Load(),
 	}
 	c.tickAt, c.admittedAt, c.refusedAt = now, admitted(word), refusals
 	one.counted = g.collect(now)
@@ -91,7 +94,7 @@ func (g *Gate) tick(now int64) {
 		g.checkCurve(now, &one)
 	}
 	switch {
-	case c.settle > 0 || one.last > float64(limitOf(word)) && c.window.nanos == 0:
+	case now < c.settleBy && (c.settle > 0 || c.window.nanos == 0 && inFlight(word) > limitOf(word)):
 		c.settle -= one.counted.all.ended
 		c.window = window{first: one.last}
 	default:
@@ -114,25 +117,26 @@ func (w *window) add(one *window) {
 	w.begun += one.begun
 	w.refused += one.refused
 	w.waited += one.waited
-	w.last = one.last
+	w.last, w.paused = one.last, w.paused || one.paused
 }
 
 // restart begins a window as soon as the calls at a new limit are those that end.
 func (g *Gate) restart() {
-	calls := g.counted()
-	g.control.settle = max(calls, min(g.control.finder.limit, 2*calls))
-	g.control.window = window{first: calls}
+	c, calls := &g.control, g.counted()
+	c.settle, c.settleBy = max(calls, min(c.finder.limit, 2*calls)), c.tickAt+max(int64(maxSpan), 8*g.meter.mean.Load())
+	c.window = window{first: calls}
 }
 
-// windowEnded reports whether the window says enough. That of a trial ends as soon as chance does not
-// explain what it shows. Others last at least until all calls that were in flight have ended.
+// windowEnded reports whether the window says enough. It lasts until as many calls have ended as were in flight,
+// because those that began together may end together. That of a trial ends as soon as chance does not explain what it
+// shows, others when the mean is known.
 func (g *Gate) windowEnded() bool {
 	c, w := &g.control, &g.control.window
 	mean, ended := float64(g.meter.mean.Load()), w.counted.all.ended
 	enough := ended >= max(c.spread, minVariance)/meanVariance
 	switch {
-	case w.nanos >= max(4*maxSpan, 16*mean):
-		return ended > 0 || w.nanos > 60*maxSpan
+	case w.counted.all.nanos >= max(4*maxSpan, 16*mean): // few calls, or most of them hang
+		return ended > 0
 	case ended < minCalls || ended < w.counted.meanInFlight():
 		return false
 	case c.finder.trying:
@@ -150,15 +154,16 @@ func (g *Gate) windowEnded() bool {
 func (g *Gate) measure() measurement {
 	c, w := &g.control, &g.control.window
 	s := &w.counted
-	measured := s.all.nanos / max(w.nanos, 1)
-	calls := max(s.all.ended+measured*(w.last-w.first)/2, 1)
-	inFlight := max(s.meanInFlight(), 1)
+	measured, inFlight := 1.0, max(s.meanInFlight(), 1)
+	if w.paused {
+		measured = s.all.nanos / max(w.nanos, 1)
+	}
+	calls := s.all.ended + measured*(w.last-w.first)/2
 	return measurement{
-		took:     math.Log(max(inFlight*s.all.nanos/calls, 1)),
+		took:     math.Log(max((inFlight*s.all.nanos-s.early)/max(calls, 1), 1)),
 		variance: max(c.spread, minVariance) / max(s.all.ended, 1),
-		calls:    s.all.ended,
 		inFlight: inFlight,
-		peak:     s.peak - float64(g.meter.hung.Load()),
+		peak:     max(s.peak-float64(g.meter.hung.Load()), 0),
 		full:     5*(w.refused+w.waited) >= w.refused+w.begun,
 		seconds:  w.nanos / 1e9,
 
@@ -180,7 +185,7 @@ func (g *Gate) endWindow() {
 	}
 	m := g.measure()
 	g.meter.mean.Store(int64(math.Exp(m.took)))
-	c.window = window{first: w.last}
+	c.window, c.swept = window{first: w.last}, false
 	if g.fixed {
 		return
 	}
@@ -195,7 +200,7 @@ func (g *Gate) endWindow() {
 // publish sets the limit of the word. Calls that hang do not count.
 func (g *Gate) publish() {
 	limit := int(g.control.finder.limit+0.5) + int(g.meter.hung.Load())
-	bits := uint64(min(limit, g.control.most)) << countBits
+	bits := uint64(min(limit, countMask)) << countBits
 	for {
 		word := g.word.Load()
 		if g.word.CompareAndSwap(word, word&^(countMask<<countBits)|bits) {

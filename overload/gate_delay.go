@@ -88,7 +88,7 @@ func (g *Gate) isDelayed(calls, delay, procs int64) bool {
 	return waits && 2*calls*timeSlice >= delay*procs
 }
 
-// leastCalls is the lowest limit for probes: as many calls as processors where calls compute, which shows by
+// leastCalls is the lowest limit for trials: as many calls as processors where calls compute, which shows by
 // their wait for one.
 func (d *delayMeter) leastCalls(now, delay, latency int64) float64 {
 	d.mean += (delay - d.mean) / 16

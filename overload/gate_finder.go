@@ -43,7 +43,6 @@ type limitFinder struct {
 // logarithm.
 type measurement struct {
 	took, variance float64
-	calls          float64
 	inFlight       float64
 	peak           float64
 	full           bool    // a call had to wait or was refused
@@ -97,7 +96,7 @@ func (f *limitFinder) baseLatency() int64 {
 	if math.IsInf(f.baseVar, 1) {
 		return 0
 	}
-	return int64(math.Exp(min(f.base, 36))) // at most an hour
+	return int64(math.Exp(min(f.base, 28.9))) // at most an hour
 }
 
 func (f *limitFinder) setBase(m measurement) {
@@ -156,7 +155,6 @@ func isSlower(m, than measurement) bool {
 
 // steer is for a gate that was full.
 func (f *limitFinder) steer(m measurement) {
-	f.starting = false
 	if f.deviations(m) < -2 {
 		f.learn(m)
 	}
@@ -165,8 +163,9 @@ func (f *limitFinder) steer(m measurement) {
 	wasFull := f.last.full // one window may be a burst
 	f.last = m
 	if wasFull && (excess > 0.5 && f.deviations(m) > 3 || f.fullFor >= f.tryAfter) {
-		f.try(m)
-		return
+		if f.try(m); f.trying {
+			return
+		}
 	}
 	f.step(m)
 }

@@ -8,7 +8,7 @@ import (
 // measured returns a measurement of a full gate, with the latency in milliseconds.
 func measured(latency, inFlight, variance float64) measurement {
 	return measurement{
-		took: math.Log(latency * 1e6), variance: variance, calls: 1 / variance,
+		took: math.Log(latency * 1e6), variance: variance,
 		inFlight: inFlight, peak: inFlight, full: true, seconds: 0.5,
 	}
 }

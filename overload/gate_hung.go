@@ -16,18 +16,18 @@ const (
 )
 
 // sweepHung looks for calls that hang, and reports whether that has changed the limit. It
-// loads the number of calls that ended first, so that it counts rather too few than too many.
+// loads the number of calls that ended first, and the clock last, so that it counts rather too few than too many.
 func (g *Gate) sweepHung(now int64) (changed bool) {
 	c, m := &g.control, &g.meter
 	from := m.sweepFrom.Load()
-	if g.fixed || now-from < max(c.sweepSpan, hungAfter, hungMeans*c.finder.baseLatency()) {
+	if g.fixed || c.swept || now-from < max(c.sweepSpan, hungAfter, hungMeans*c.finder.baseLatency()) {
 		return false
 	}
 	ended := int(m.sweepEnded.Load())
 	word := g.word.Load()
 	recent := admittedSince(admitted(word), c.sweepAdmitted) - ended // in flight
 	c.sweepAdmitted = admitted(word)
-	m.sweepFrom.Store(now)
+	m.sweepFrom.Store(g.clock.Now())
 	m.sweepEnded.Store(0)
 	old := max(inFlight(word)-recent, 0)
 	if int64(old) > m.hung.Load() && ended < hungTurnover*recent {
@@ -36,11 +36,11 @@ func (g *Gate) sweepHung(now int64) (changed bool) {
 	}
 	c.sweepSpan = 0
 	m.hungBefore.Store(from)
-	changed = int64(old) != m.hung.Swap(int64(old))
-	if changed {
+	c.swept = int64(old) != m.hung.Swap(int64(old))
+	if c.swept {
 		g.publish()
 	}
-	return changed
+	return c.swept
 }
 
 // removeHung is called when a call that hung has ended after all.

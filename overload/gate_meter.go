@@ -14,11 +14,12 @@ type meter struct {
 	at      atomic.Int64                // when the number of calls in flight last changed
 	states  [maxStates + 1]atomic.Int64 // by calls in flight: for how long, and how many ended (oneEnded each)
 	crowded atomic.Int64                // calls in flight, times nanoseconds, while these were maxStates or more
+	early   atomic.Int64                // nanoseconds of early errors
 	peak    atomic.Int64                // the most calls in flight
 	waited  atomic.Int64                // calls that had to wait
 	refused atomic.Int64                // since the gate is there
 
-	sampled atomic.Int64 // every fourth call
+	sampled atomic.Int64 // a quarter of the calls
 	sum     atomic.Int64 // of their latencies, in microseconds
 	squares atomic.Int64 // of these
 
@@ -40,8 +41,7 @@ const (
 	oneEnded = 1 << 40
 
 	// A call or a state counts for no longer, which keeps the sums in range.
-	maxTook  = int64(10 * time.Minute)
-	maxState = int64(time.Minute)
+	maxTook = int64(time.Minute)
 
 	pauseCalls = 64 // in a tick, after which the meter pauses
 	pauseTime  = 20 * tickEvery
@@ -57,7 +57,7 @@ func (m *meter) changed(now int64, inFlight int, ended int64) {
 	if inFlight -= int(m.hung.Load()); inFlight <= 0 {
 		return
 	}
-	since = min(max(since, 0), maxState)
+	since = min(max(since, 0), maxTook)
 	m.states[min(inFlight, maxStates)].Add(since + ended*oneEnded)
 	if inFlight >= maxStates {
 		m.crowded.Add(since * int64(inFlight))
@@ -75,17 +75,24 @@ func (m *meter) left(word uint64, start, now int64, o Outcome) (hung bool) {
 	} else {
 		hung = start < m.hungBefore.Load()
 	}
-	switch took := min(now-start, maxTook) / 1000; {
-	case o != Success && now-start < m.mean.Load():
+	took := min(max(now-start, 0), maxTook)
+	switch {
+	case o != Success && 2*took < m.mean.Load():
 		ended = 0
-	case admitted(word)%4 == 0:
+		if now >= m.from.Load() {
+			m.early.Add(took)
+		}
+	case uint64(start)*fibonacci>>62 == 0:
 		m.sampled.Add(1)
-		m.sum.Add(took)
-		m.squares.Add(took * took)
+		m.sum.Add(took / 1000)
+		m.squares.Add(took / 1000 * (took / 1000))
 	}
 	m.changed(now, calls, ended)
 	return hung
 }
+
+// fibonacci spreads numbers: those of calls that begin at regular times have no pattern in the upper bits.
+const fibonacci = 0x9E3779B97F4A7C15
 
 // variance is that of the latency of a call, relative to the mean, if enough have ended to say.
 func (m *meter) variance() (v float64, ok bool) {
@@ -105,6 +112,7 @@ func (m *meter) retryAfter() time.Duration {
 type sample struct {
 	all      departures
 	area     float64 // calls in flight, times nanoseconds
+	early    float64 // nanoseconds of early errors in it
 	peak     float64 // the most calls in flight
 	expected float64 // calls that would have ended at the usual rate
 }
@@ -112,6 +120,7 @@ type sample struct {
 func (s *sample) add(o *sample) {
 	s.all.add(o.all)
 	s.area += o.area
+	s.early += o.early
 	s.peak = max(s.peak, o.peak)
 }
 
@@ -122,7 +131,7 @@ func (s *sample) meanInFlight() float64 { return s.area / max(s.all.nanos, 1) }
 func (g *Gate) collect(now int64) (s sample) {
 	c, m := &g.curve, &g.meter
 	s.peak = float64(m.peak.Swap(int64(inFlight(g.word.Load()))))
-	s.area = float64(m.crowded.Swap(0))
+	s.area, s.early = float64(m.crowded.Swap(0)), float64(m.early.Swap(0))
 	for n := range m.states {
 		state := m.states[n].Swap(0)
 		d := departures{float64(state / oneEnded), float64(state % oneEnded)}

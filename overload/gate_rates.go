@@ -78,8 +78,6 @@ func (r *endRates) likelihood(workers float64) (l, took float64) {
 // departures are how many calls ended, and in which time.
 type departures struct{ ended, nanos float64 }
 
-func (d departures) rate() float64 { return max(d.ended, 0.5) / d.nanos }
-
 func (d *departures) add(o departures) { d.ended, d.nanos = d.ended+o.ended, d.nanos+o.nanos }
 
 // A rateTest is a sequential test (CUSUM) of whether calls end at another rate than the departure curve says.
@@ -107,5 +105,5 @@ func (t *rateTest) add(ratio, expected, ended, enough float64) (factor float64) 
 	if t.evidence < enough || t.ended < changeCalls {
 		return 1
 	}
-	return t.expected / t.ended
+	return max(t.expected, 0.5) / t.ended
 }

@@ -33,11 +33,12 @@ const (
 
 // try begins a trial.
 func (f *limitFinder) try(m measurement) {
+	f.starting = false
 	needed := m.workers + f.surplus(m.workers)
 	switch {
 	case m.workers > 0 && f.limit >= roomyLimit*needed:
 		f.hold(m, needed)
-	case m.workers == 0 && !m.hintsAtSlow:
+	case m.workers == 0 && !m.hintsAtSlow && f.limit > 1.5:
 		f.hold(m, f.limit/2)
 	case f.limit >= minDoubled && f.canDouble():
 		f.hold(m, 2*f.limit)

@@ -46,7 +46,7 @@ func (s trialServer) at(limit float64) measurement {
 	limit = math.Round(limit)
 	inFlight := min(limit, s.offered)
 	return measurement{
-		took: math.Log(s.millis * 1e6 * max(inFlight/s.workers, 1)), variance: 0.001, calls: 200,
+		took: math.Log(s.millis * 1e6 * max(inFlight/s.workers, 1)), variance: 0.001,
 		inFlight: inFlight, peak: inFlight, full: s.offered > limit, seconds: 0.2,
 	}
 }

@@ -92,7 +92,8 @@ type simRun struct {
 	gates   []*simGate
 	server  simserver.Server
 	load    workload
-	retries int // of clients that retry at once
+	retries int     // of clients that retry at once
+	instead trouble // that calls have; nil for none
 
 	calls  []simResult // that ended, or were refused
 	limits []limitAt
@@ -210,6 +211,15 @@ func (r *simRun) giveUp(c *simCall, retries int) {
 }
 
 func (r *simRun) serve(c *simCall, start int64) {
+	if r.instead != nil {
+		if took, o, happens := r.instead(r.random, r.now); happens {
+			r.After(took, func() {
+				c.gate.leave(start, o, r.now)
+				r.admit(c.gate)
+			})
+			return
+		}
+	}
 	work := r.load.work(r.random, r.now)
 	if work >= never {
 		return // it holds its place at the gate, and no worker

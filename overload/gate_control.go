@@ -167,7 +167,7 @@ func (g *Gate) measure() measurement {
 		full:     5*(w.refused+w.waited) >= w.refused+w.begun,
 		seconds:  w.nanos / 1e9,
 
-		hintsAtFew:  g.curve.hintsAtFew(),
+		hintsAtFew:  g.curve.hintsAtFew() || g.delay.waitsNow(c.tickAt),
 		hintsAtSlow: c.tickAt < g.curve.slowUntil,
 	}
 }

@@ -102,3 +102,8 @@ func (d *delayMeter) leastCalls(now, delay, latency int64) float64 {
 // mayCompute reports whether calls have waited for a processor lately, or the gate is too young to say. Without a meter
 // that is not known, and they are taken to wait for something else.
 func (d *delayMeter) mayCompute(now int64) bool { return d != nil && now-d.waitedAt < computeTime }
+
+// waitsNow reports whether calls have waited for a processor in the last second: more of them would wait longer.
+func (d *delayMeter) waitsNow(now int64) bool {
+	return d != nil && d.waitedAt > 0 && now-d.waitedAt < int64(time.Second)
+}

@@ -18,7 +18,7 @@ type limitControl struct {
 	window   window
 	settle   float64 // calls still to end before the window begins …
 	settleBy int64   // … if they end before
-	refusing bool    // in the last window
+	refusing bool    // in the last window, or since
 
 	tickAt                int64
 	admittedAt, refusedAt int // at the last tick
@@ -89,6 +89,7 @@ func (g *Gate) tick(now int64) {
 		paused:  now < g.meter.from.Load(),
 	}
 	c.tickAt, c.admittedAt, c.refusedAt = now, admitted(word), refusals
+	c.refusing = c.refusing || one.refused > 0
 	one.counted = g.collect(now)
 	if !g.fixed {
 		g.checkCurve(now, &one)

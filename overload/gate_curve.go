@@ -74,8 +74,9 @@ func (g *Gate) roomFor(workers float64, now int64) float64 {
 // more, because there may be others.
 func (g *Gate) noticeChange(s *sample) {
 	c, f := &g.curve, &g.control.finder
-	enough := clearChange * max(2*g.control.spread, 1)                         // the work varies about twice as much as latencies
-	if c.rescale(c.faster.add(2, s.expected, s.all.ended, enough)); f.trying { // the rate says more about the limit
+	enough := clearChange * max(2*g.control.spread, 1) // the work varies about twice as much as latencies
+	c.rescale(c.faster.add(2, s.expected, s.all.ended, enough))
+	if f.trying { // the rate says more about the limit
 		c.slower = rateTest{}
 		return
 	}

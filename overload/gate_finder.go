@@ -13,8 +13,8 @@ import "math"
 // What remains is to know base. Latency that rises may mean that calls queue, or
 // that each takes longer, and the limit must go down in one case and up in the
 // other. Only another limit tells them apart: where calls queue, fewer of them are
-// faster. So base is raised only after a trial of another limit (see gate_trial.go), or by calls each
-// of which was alone.
+// faster. So base is raised only after a trial of another limit (see
+// gate_trial.go), or by calls each of which was alone.
 type limitFinder struct {
 	limit, most, least float64
 	room               float64 // most calls in flight that a gate which is not full admits
@@ -46,8 +46,8 @@ type measurement struct {
 	inFlight       float64
 	peak           float64
 	full           bool    // a call had to wait or was refused
-	hintsAtFew     bool    // workers
-	hintsAtSlow    bool    // calls: more than that there are few workers
+	hintsAtFew     bool    // there seem to be few workers, or calls wait for a processor
+	hintsAtSlow    bool    // there do not: calls seem to have become slower
 	workers        float64 // that are known, and have become slower; 0 otherwise
 	seconds        float64
 }
@@ -163,7 +163,8 @@ func (f *limitFinder) steer(m measurement) {
 	wasFull := f.last.full // one window may be a burst
 	f.last = m
 	if wasFull && (excess > 0.5 && f.deviations(m) > 3 || f.fullFor >= f.tryAfter) {
-		if f.try(m); f.trying {
+		f.try(m)
+		if f.trying {
 			return
 		}
 	}

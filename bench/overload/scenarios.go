@@ -37,10 +37,9 @@ func newSemaphore(limit int) func() *limiter {
 // scenarios compares the gate with the best fixed limit for each scenario, and with the libraries that
 // come closest at small servers.
 func (b *bench) scenarios(workers int) {
-	rivals := librariesOf("Vegas", "Envoy gradient")
-	t := b.Table(fmt.Sprintf("%d workers: share of the capacity served in time", workers),
+	rivals, runs := librariesOf("Vegas", "Envoy gradient"), b.Size(b.seeds, 1)
+	t := b.Table(fmt.Sprintf("%d workers: share of the capacity served in time, in the mean of %d runs", workers, runs),
 		"scenario", "best fixed limit", "served by it", ours, "of the best", rivals[0].name, rivals[1].name, "p99", "critical lost")
-	runs := b.Size(b.seeds, 1)
 	all := simserver.Scenarios()
 	for _, s := range all[:b.Size(len(all), 1)] {
 		if !strings.Contains(s.Name, b.only) || s.RunQueue && workers > 1 {

@@ -206,7 +206,7 @@ func (g *generator) get() (status int, err error) {
 // they nor the clients wait for a processor, so the figures do not depend on the machine.
 func (b *bench) virtualServers() {
 	const kind, title = "HTTP server in virtual time", "An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean: " +
-		"share of the capacity served in ten times that, p99 beside that of an idle server, refused"
+		"share of the capacity served in ten times that, p99 beside that of an idle server, refused, in the mean of ten runs"
 	config := serverConfig{Workers: 10, Mean: 50 * time.Millisecond}
 	capacity, idle := float64(config.Workers)/config.Mean.Seconds(), float64(p99OfIdle(config.Mean))
 	closest := librariesOf(ours, "Envoy gradient", "gradient2", "failsafe-go", noLimiter) // to the gate in the simulations, and none
@@ -225,7 +225,7 @@ func (b *bench) virtualServers() {
 // loadVirtual returns the mean of some runs of a server and its clients in bubbles.
 func (b *bench) loadVirtual(c serverConfig, capacity, times float64) (mean summary) {
 	p := harness.Scale(b.Run, phases{5 * time.Second, 15 * time.Second, 40 * time.Second}, phases{0, time.Second / 2, time.Second})
-	runs := b.Size(3, 1)
+	runs := b.Size(10, 1)
 	for run := range runs {
 		b.simulate(func() {
 			l := bufconn.Listen(1 << 16)

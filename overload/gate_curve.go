@@ -28,7 +28,7 @@ const (
 	roomPerWorker  = 10
 	clearOverload  = 1.3
 	clearEvidence  = 5   // of few workers: logarithm of a likelihood ratio, and more if calls vary much
-	clearlyFewer   = 2   // the same, against more than few workers
+	clearlyFewer   = 3   // the same, against more than few workers
 	hintOfFew      = 1.5 // the same, enough not to double the limit at the start
 	sameEvidence   = 2   // that rates differ: less is chance if as many as sameCalls have ended
 	sameCalls      = 16

@@ -35,6 +35,7 @@ type limitFinder struct {
 	fullFor  float64 // seconds since the last trial
 	tryAfter float64
 	trying   bool        // whether another limit is tried
+	first    measurement // before the first of several trials that follow each other
 	origin   measurement // before the trial
 	resume   float64     // limit before the trial
 }

@@ -33,7 +33,7 @@ const (
 
 // try begins a trial.
 func (f *limitFinder) try(m measurement) {
-	f.starting = false
+	f.starting, f.first = false, m
 	needed := m.workers + f.surplus(m.workers)
 	switch {
 	case m.workers > 0 && f.limit >= roomyLimit*needed:
@@ -80,7 +80,7 @@ func (f *limitFinder) conclude(m measurement) {
 	up, changed, least := f.isUp(), f.origin.workers > 0, f.leastElastic()
 	f.trying, f.fullFor, f.last = false, 0, m
 	switch {
-	case up && !m.full && m.inFlight < 0.9*f.limit: // not even so many calls come
+	case up && !m.full && m.inFlight < 0.9*f.limit && e+sigma > least: // not even so many calls come
 	case (up || changed) && e > least:
 		f.limit = max(f.limit, f.resume)
 		f.goOn(m)
@@ -115,7 +115,8 @@ func (f *limitFinder) setBaseOf(m measurement) {
 }
 
 // concludeHalf learns from half of the limit. If the rate has followed though calls take longer than base, base was
-// too low, and if it has followed clearly, the server may bear more calls than before the trial.
+// too low, and if it has followed clearly, the server may bear more calls than before the trial. The rate before the
+// first of several trials says how many workers there are, because a later one may have had too few calls for them.
 func (f *limitFinder) concludeHalf(m measurement, e, sigma float64) {
 	z := f.deviations(m)
 	f.tryAfter = min(2*f.tryAfter, maxTryAfter)
@@ -140,8 +141,8 @@ func (f *limitFinder) concludeHalf(m measurement, e, sigma float64) {
 		f.learn(m)
 	}
 	f.verified = true
-	queueing := max(f.origin.took-f.base, 0)
-	f.limit = f.origin.inFlight*math.Exp(-queueing) + f.surplus(f.origin.inFlight)
+	workers := f.first.inFlight * math.Exp(-max(f.first.took-f.base, 0))
+	f.limit = workers + f.surplus(max(workers, f.origin.inFlight))
 }
 
 // elasticity is by how much the rate fell with the calls in flight: 1 if latency stayed the same,

@@ -138,6 +138,20 @@ limit 69, 100 ms without queueing
 1 instead of 3: 10 ms instead of 10
 limit 4, 10 ms without queueing
 `},
+	{"a start in an overload of ten workers", started(20, 1000), trialServer{10, 10, 500}, `
+40 instead of 20: 40 ms instead of 20
+11 instead of 23: 11 ms instead of 23
+6 instead of 11: 10 ms instead of 11
+6 instead of 13: 10 ms instead of 13
+limit 12, 10 ms without queueing
+`},
+	{"a start in an overload, by hardly more calls than the limit", started(20, 1000), trialServer{10, 10, 34}, `
+34 instead of 20: 34 ms instead of 20
+11 instead of 23: 11 ms instead of 23
+6 instead of 11: 10 ms instead of 11
+6 instead of 13: 10 ms instead of 13
+limit 12, 10 ms without queueing
+`},
 	{"a start at a large server", started(20, 1000), trialServer{320, 10, 1000}, `
 40 instead of 20: 10 ms instead of 10
 80 instead of 40: 10 ms instead of 10
@@ -190,6 +204,23 @@ func TestTrialTranscripts(t *testing.T) {
 		if got := transcript(*c.f, c.server); got != c.want {
 			t.Errorf("%s: got %s\nwant %s", c.what, got, c.want)
 		}
+	}
+}
+
+// By chance the rate may seem not to follow limits that are too low already. What they have shown of base, and the
+// rate before, say how many workers there are.
+func TestTrialHalvesReturnToWorkers(t *testing.T) {
+	f := started(20, 1000)
+	f.setBase(measured(100, 20, 0.001))
+	f.try(measured(100, 20, 0.001))
+	for _, m := range []measurement{measured(60, 8, 0.02), measured(43, 4, 0.02)} {
+		if f.conclude(m); !f.trying {
+			t.Fatalf("no other trial after %.0f calls in flight", m.inFlight)
+		}
+	}
+	f.conclude(measured(44, 2, 0.02))
+	if want := 8.7 + f.surplus(8.7); f.trying || math.Abs(f.limit-want) > 0.1 {
+		t.Errorf("limit %.2g, trying %t, want %.2g: 20 calls in flight took 100 ms, and take 43.5 without queueing", f.limit, f.trying, want)
 	}
 }
 

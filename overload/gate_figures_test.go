@@ -186,9 +186,9 @@ func TestGateFollowsLatencyThatRisesEarly(t *testing.T) {
 	}
 }
 
-// A process that starts in an overload sees no call that does not queue. From the fourth second to the eighth, nearly all
-// serve what they can. Of 240 starts of a gate that keeps halves of the limit which were too low by chance, 10 serve less
-// than 0.7, some of them 0.15.
+// A process that starts in an overload sees no call that does not queue. From the fourth second to the eighth nearly all
+// serve what they can. Of the same 240 starts 10 served less than 0.7 when a descent by halves kept the limit of its last
+// step, a doubled limit was kept though the rate had not followed, and less evidence of few workers was enough.
 func TestGateStartsInOverload(t *testing.T) {
 	const capacity, runs = 200, 60
 	served, bad := 0.0, 0

@@ -48,7 +48,7 @@ type measurement struct {
 	peak           float64
 	full           bool    // a call had to wait or was refused
 	hintsAtFew     bool    // there seem to be few workers, or calls wait for a processor
-	hintsAtSlow    bool    // there do not: calls seem to have become slower
+	hintsAtSlow    bool    // calls seem to have become slower, rather than workers to be few
 	workers        float64 // that are known, and have become slower; 0 otherwise
 	seconds        float64
 }

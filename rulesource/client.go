@@ -89,6 +89,9 @@ func hasStatus(err error, statuses ...int) bool {
 func (c *client) do(ctx context.Context, r request) (body []byte, header http.Header, err error) {
 	err = c.stream(ctx, r, func(answer *http.Response) error {
 		header = answer.Header
+		if !endIsMarked(answer) {
+			return errors.New("the answer has neither a length nor chunks, so it may be cut")
+		}
 		body, err = io.ReadAll(io.LimitReader(answer.Body, maxBody+1))
 		if err == nil && len(body) > maxBody {
 			err = fmt.Errorf("answer is larger than %d bytes", maxBody)
@@ -96,6 +99,12 @@ func (c *client) do(ctx context.Context, r request) (body []byte, header http.He
 		return err
 	})
 	return body, header, err
+}
+
+// endIsMarked reports whether an answer that is cut can be told from a whole one. If only the end of the connection ends it, a
+// server or proxy that dies makes a shorter one, over TLS too, where Go accepts an end without close_notify. Gzip has an end of its own.
+func endIsMarked(answer *http.Response) bool {
+	return answer.ProtoMajor > 1 || answer.ContentLength >= 0 || len(answer.TransferEncoding) > 0 || answer.Uncompressed
 }
 
 // stream sends a request, and reads the answer while it arrives.

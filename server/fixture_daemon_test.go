@@ -72,8 +72,8 @@ func startConfig(t *testing.T, c *server.Config) *daemon {
 	return d
 }
 
-// load returns the configuration of settings, with free ports.
-func load(t *testing.T, settings map[string]string) *server.Config {
+// load returns the configuration of settings and an environment, with free ports.
+func load(t *testing.T, settings map[string]string, env ...string) *server.Config {
 	t.Helper()
 	flags := map[string]string{}
 	for _, name := range []string{"grpc", "http", "resp", "admin"} {
@@ -82,7 +82,7 @@ func load(t *testing.T, settings map[string]string) *server.Config {
 	for name, value := range settings {
 		flags[name] = value
 	}
-	c, err := server.LoadConfig(flags, nil)
+	c, err := server.LoadConfig(flags, env)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/internal/histogram"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -41,27 +42,11 @@ func (s *Server) listenerStates() []observe.ListenerState {
 	for _, l := range s.listeners {
 		state := observe.ListenerState{Name: l.name, Connections: l.socket.Active(), Refused: uint64(l.socket.Refused())}
 		if l.name != "admin" { // which decides nothing
-			state.Latency = bucketCounts(s.metrics.decisionDuration.WithLabelValues(l.name))
+			_, state.Latency = histogram.Counts(histogram.Read(s.metrics.decisionDuration.WithLabelValues(l.name)))
 		}
 		all = append(all, state)
 	}
 	return all
-}
-
-// bucketCounts returns how many values each bucket of a histogram has, and last those above
-// all bounds.
-func bucketCounts(h prometheus.Observer) []uint64 {
-	var m dto.Metric
-	if err := h.(prometheus.Metric).Write(&m); err != nil {
-		return nil
-	}
-	var counts []uint64
-	below := uint64(0)
-	for _, b := range m.GetHistogram().GetBucket() {
-		counts = append(counts, b.GetCumulativeCount()-below)
-		below = b.GetCumulativeCount()
-	}
-	return append(counts, m.GetHistogram().GetSampleCount()-below)
 }
 
 // storeState returns the state of the store for the admin API.

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock/internal/hitcount"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/histogram"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -171,7 +172,7 @@ func (s *Statistics) unknownDomains() uint64 {
 	return 0
 }
 
-func (s *Statistics) histogram() *dto.Histogram { return read(s.times).GetHistogram() }
+func (s *Statistics) histogram() *dto.Histogram { return histogram.Read(s.times) }
 
 func sum(counters ...prometheus.Counter) (total uint64) {
 	for _, c := range counters {

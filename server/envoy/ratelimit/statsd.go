@@ -10,6 +10,8 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/penstock-io/penstock/server/internal/histogram"
 )
 
 // A statsdSink sends statistics, and only what was counted since it sent them last.
@@ -93,15 +95,15 @@ func since(last, now uint64) uint64 {
 // bucket and not for each call. Those above the last bound are taken to be twice that.
 func (k *statsdSink) sendTimes(w *statsdWriter, times *dto.Histogram) error {
 	const name = "ratelimit_server." + method + ".response_time"
-	below, bound := uint64(0), 0.
-	for _, b := range times.GetBucket() {
-		bound = b.GetUpperBound()
-		if err := k.sendTime(w, name, bound, b.GetCumulativeCount()-below); err != nil {
+	bounds, counts := histogram.Counts(times)
+	last := 0.
+	for i, bound := range bounds {
+		last = bound
+		if err := k.sendTime(w, name, bound, counts[i]); err != nil {
 			return err
 		}
-		below = b.GetCumulativeCount()
 	}
-	return k.sendTime(w, name, bound*2, times.GetSampleCount()-below)
+	return k.sendTime(w, name, last*2, counts[len(bounds)])
 }
 
 func (k *statsdSink) sendTime(w *statsdWriter, name string, seconds float64, count uint64) error {

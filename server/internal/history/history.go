@@ -132,8 +132,10 @@ func (r *rings) at(resolution int, step int64, width int) []uint32 {
 	return r[resolution][i : i+width]
 }
 
-// record adds the increase of a name's counters to the present steps.
+// record adds the increase of a name's counters to the present steps. It ignores counters for which there
+// is no column: this is no place to end a daemon because of its metrics.
 func (h *History) record(name string, values []uint64) {
+	values = values[:min(len(values), h.width)]
 	c := h.named[name]
 	if c == nil {
 		c = &counters{}

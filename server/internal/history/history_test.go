@@ -155,3 +155,21 @@ func TestLoadRejectsDamage(t *testing.T) {
 		t.Errorf("other columns: %v, want ErrBadHistory", err)
 	}
 }
+
+// Metrics come from elsewhere: a number too many is ignored, and one too few changes nothing.
+func TestTickIgnoresCountersWithoutColumn(t *testing.T) {
+	h := New(2)
+	for second, values := range [][]uint64{{1, 1}, {2, 2, 7}, {3}, nil, {4, 3, 9, 9}} {
+		h.Tick(1_800_000_000+int64(second), func(record func(string, []uint64)) { record("a", values) })
+	}
+	of, _ := h.Of("a", Seconds)
+	for column, want := range []uint64{4, 3} {
+		sum := uint64(0)
+		for _, n := range of.Columns[column] {
+			sum += n
+		}
+		if sum != want {
+			t.Errorf("column %d: %d, want %d", column, sum, want)
+		}
+	}
+}

@@ -82,10 +82,20 @@ const (
 func New(e *engine.Engine, o *Options) *Observer {
 	o = cmp.Or(o, &Options{})
 	own := o.withDefaults()
-	return &Observer{
+	observer := &Observer{
 		engine: e, options: own, started: own.Now(),
 		rules: history.New(columns), latency: history.New(len(own.LatencyBounds) + 1),
 		fleet: fleet{ignored: map[string]bool{}},
+	}
+	observer.begin()
+	return observer
+}
+
+// begin has the histories begin now: before its first second, one would begin before 1970, which
+// other daemons do not believe.
+func (o *Observer) begin() {
+	for _, h := range []*history.History{o.rules, o.latency} {
+		h.TickSome(o.options.Now().Unix()-1, func(func(string, []uint64)) {})
 	}
 }
 

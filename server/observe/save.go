@@ -55,5 +55,6 @@ func (o *Observer) LoadHistory(saved []byte) error {
 		return fmt.Errorf("%w: %w", ErrBadHistory, err)
 	}
 	o.rules, o.latency = counts, latency
+	o.begin()
 	return nil
 }

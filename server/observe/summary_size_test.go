@@ -1,8 +1,11 @@
 package observe_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -84,5 +87,41 @@ func TestSummaryWithHostileKeysIsPublished(t *testing.T) {
 	live := other.Live(t.Context(), observe.LiveQuery{Scope: observe.ScopeAll, Window: observe.OneHour, Sort: "decisions", Rules: 50})
 	if len(live.Daemons) != 2 || live.Daemons[0].Missing || len(live.Rules) != 50 {
 		t.Errorf("another daemon sees %+v and %d rules, want both daemons and 50 rules", live.Daemons, len(live.Rules))
+	}
+}
+
+// Whatever a daemon knows yet, others accept its summary: one that has just started, before its first
+// second, with the history of the last run, or with that of a run that ended in its first second.
+func TestSummaryOfYoungDaemonIsAccepted(t *testing.T) {
+	for age, prepare := range map[string]func(d, last *daemon){
+		"new":                            func(*daemon, *daemon) {},
+		"in its first second":            func(d, _ *daemon) { d.decide(1, "user=1") },
+		"after its first second":         func(d, _ *daemon) { d.advance(1) },
+		"with a history":                 func(d, last *daemon) { last.advance(40); d.restore(last) },
+		"with a history of nothing":      func(d, last *daemon) { d.restore(last) },
+		"with a history of tomorrow":     func(d, last *daemon) { last.advance(1); d.now = d.now.Add(-24 * time.Hour); d.restore(last) },
+		"with a history and in a second": func(d, last *daemon) { last.advance(40); d.restore(last); d.advance(1) },
+	} {
+		b, log := board{}, &bytes.Buffer{}
+		d := newDaemon(t, observe.Options{Name: "young", Board: b})
+		prepare(d, newDaemon(t, observe.Options{}))
+		d.PublishOnce(t.Context())
+		other := newDaemon(t, observe.Options{Name: "other", Board: b, Log: slog.New(slog.NewTextHandler(log, nil))})
+		for _, w := range observe.Windows {
+			live := other.Live(t.Context(), observe.LiveQuery{Scope: observe.ScopeAll, Window: w, Sort: "decisions", Rules: 1})
+			if len(live.Daemons) != 2 || live.Daemons[1].Missing || log.Len() != 0 {
+				t.Errorf("%s: daemons %+v, log %s", age, live.Daemons, log)
+			}
+		}
+	}
+}
+
+// restore loads what another has saved.
+func (d *daemon) restore(last *daemon) {
+	d.t.Helper()
+	var file bytes.Buffer
+	err := last.SaveHistory(&file)
+	if err = errors.Join(err, d.LoadHistory(file.Bytes())); err != nil {
+		d.t.Fatal(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/secrets"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -33,23 +34,72 @@ type client struct {
 	servers     []string
 	at          int // index of the server in use
 	credentials func() (string, error)
-	token       string // of a login to the server in use; "" before it
+	token       string   // of a login to the server in use; "" before it
+	query       []string // of the URL, which may be secret
+	sent        []string // credentials, in the forms in which they were sent since [client.forget]
 }
 
 func newClient(l *location, credentials func() (string, error)) *client {
-	trimmed := func() (string, error) {
+	c := &client{servers: l.servers}
+	c.credentials = func() (string, error) {
 		if credentials == nil {
 			return "", nil
 		}
 		text, err := credentials()
-		return strings.TrimSpace(text), err // of the line in a file
+		text = strings.TrimSpace(text) // of the line in a file
+		_, password, _ := strings.Cut(text, ":")
+		c.sent = append(c.sent, text, password)
+		return text, err
+	}
+	if l.isHTTP() {
+		c.query = secretQuery(l)
 	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: l.tls, ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxIdleConns: 4, MaxResponseHeaderBytes: maxHeader,
+		TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: maxHeader,
+		DisableKeepAlives: true, // else net/http prints what comes after an answer on standard error
 	}
-	return &client{http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}, servers: l.servers, credentials: trimmed}
+	c.http = &http.Client{Transport: transport, CheckRedirect: checkRedirect}
+	return c
+}
+
+// secretQuery returns the query of a URL and those of its values that are no words that errors have, too.
+func secretQuery(l *location) []string {
+	const word = 8
+	found := []string{l.raw}
+	for _, texts := range l.query {
+		found = append(found, slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return len(text) < word })...)
+	}
+	return found
+}
+
+// forget begins a fetch, after which only what is sent in it can be in an error.
+func (c *client) forget() { c.sent = []string{c.token} }
+
+// hide returns an error without credentials and without the query of the URL, which a server may repeat anywhere in its answer.
+func (c *client) hide(err error) error {
+	forms := secrets.Of(slices.Concat(c.query, c.sent)...)
+	all, ok := errors.AsType[rules.Errors](err)
+	if !ok {
+		return forms.Error(err)
+	}
+	shown := make(rules.Errors, len(all))
+	for i, e := range all {
+		shown[i] = &rules.Error{File: forms.Hide(e.File), Line: e.Line, Reason: forms.Hide(e.Reason)}
+	}
+	return shown
+}
+
+// checkRepeats refuses rules with credentials in them: names of rules are in logs, metrics and pages.
+func (c *client) checkRepeats(files []rules.File) error {
+	forms := secrets.Of(c.sent...)
+	for _, f := range files {
+		if forms.In(f.Text) || forms.In([]byte(f.Name)) {
+			return errors.New("the rules contain the credentials that were sent")
+		}
+	}
+	return nil
 }
 
 // checkRedirect refuses redirects that would send credentials to another host, or in plain text.
@@ -85,7 +135,7 @@ func hasStatus(err error, statuses ...int) bool {
 }
 
 // do returns the body and the header of an answer. Errors contain no URL: its query may be
-// secret; nor do they contain what the server wrote, which may repeat what was sent.
+// secret; of what the server wrote, which may repeat what was sent, [client.hide] leaves out the secrets.
 func (c *client) do(ctx context.Context, r request) (body []byte, header http.Header, err error) {
 	err = c.stream(ctx, r, func(answer *http.Response) error {
 		header = answer.Header
@@ -119,6 +169,8 @@ func (c *client) stream(ctx context.Context, r request, read func(*http.Response
 		sent.Header = r.header
 	}
 	sent.Header.Set("User-Agent", "penstock")
+	proof := sent.Header.Get("Authorization")
+	c.sent = append(c.sent, proof, proof[strings.LastIndexAny(proof, " :")+1:])
 	answer, err := c.http.Do(sent)
 	if err != nil {
 		return withoutURL(err)
@@ -159,5 +211,6 @@ func (c *client) login(ctx context.Context, ask func(user, password string) requ
 	var answer struct{ Token, AccessToken string } // of etcd, of Nacos
 	_, err = c.json(ctx, ask(user, password), &answer)
 	c.token = cmp.Or(answer.Token, answer.AccessToken)
+	c.sent = append(c.sent, c.token)
 	return err
 }

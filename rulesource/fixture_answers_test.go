@@ -39,5 +39,5 @@ func answerRules(r *http.Request, text, version string) (body string, header htt
 	case strings.HasPrefix(path, "/configs/"):
 		return inJSON(map[string]any{"configurations": map[string]string{"content": text}}), header, true
 	}
-	return `{"token":"token-of-login","accessToken":"token-of-login"}`, header, false
+	return `{"token":"token-of-the-login","accessToken":"token-of-the-login"}`, header, false
 }

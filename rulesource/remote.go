@@ -90,8 +90,9 @@ func (r *remote) Load(ctx context.Context) (*rules.Set, error) {
 	return kept, nil
 }
 
-// fetch adds the name of the source to errors.
+// fetch adds the name of the source to errors, and leaves out secrets.
 func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, string, error) {
+	r.client.forget()
 	files, next, err := r.protocol.fetch(ctx, r.client, version)
 	if r.client.token != "" && hasStatus(err, http.StatusUnauthorized, http.StatusForbidden) { // it has expired
 		r.client.token = ""
@@ -100,8 +101,11 @@ func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, strin
 	if err == nil && version == "" && len(files) == 0 {
 		err = errors.New("there are no rules")
 	}
+	if err == nil {
+		err = r.client.checkRepeats(files)
+	}
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", r.name, err)
+		return nil, "", fmt.Errorf("%s: %w", r.name, r.client.hide(err))
 	}
 	for i := range files {
 		files[i].Name = cmp.Or(files[i].Name, r.name)
@@ -123,10 +127,12 @@ func (r *remote) loadNew(ctx context.Context) (*rules.Set, error) {
 }
 
 func (r *remote) parse(files []rules.File) (*rules.Set, error) {
+	parse := rules.Parse
 	if r.o.MergeDomains {
-		return rules.ParseMerged(files...)
+		parse = rules.ParseMerged
 	}
-	return rules.Parse(files...)
+	set, err := parse(files...)
+	return set, r.client.hide(err)
 }
 
 // Watch implements [rules.Provider]. It is called when those of Load are in use, so it keeps them.

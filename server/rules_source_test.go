@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,5 +100,38 @@ func TestServerRulesFromConfigurationCentre(t *testing.T) {
 	delete(settings, "data")
 	if _, err := server.New(t.Context(), load(t, settings), nil); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("without the server and a data directory: got %v, want an error", err)
+	}
+}
+
+// A rules server that repeats the request gets no credentials into the log, the pages and the metrics.
+func TestServerHidesRepeatedCredentials(t *testing.T) {
+	t.Parallel()
+	const secret = "ada:a-long-password"
+	var repeated atomic.Pointer[string]
+	good := "domain: shop\n"
+	repeated.Store(&good)
+	centre := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Etag", "x")
+		_, _ = fmt.Fprint(w, strings.ReplaceAll(*repeated.Load(), "ECHO", r.Header.Get("Authorization")))
+	}))
+	defer centre.Close()
+	d := start(t, map[string]string{"rules": centre.URL + "/rules.yaml", "rules-credentials": secret})
+	for _, text := range []string{
+		"domain: shop\nECHO: 1\n", "domain: ECHO\ndescriptors: [{key: user, limit: 1/1s}]\n", "domain: shop\ndescriptors: [{key: ECHO, limit: 1/1s}]\n",
+	} {
+		repeated.Store(&text)
+		d.Reload()
+		d.await("the refusal", func() bool { return metric(t, d, "penstock_config_last_load_successful") == 0 })
+		shown := d.log.String()
+		for _, page := range []string{"/readyz", "/rules", "/metrics"} {
+			_, body := get(t, "http://"+d.addr("admin")+page)
+			shown += body
+		}
+		if encoded := base64.StdEncoding.EncodeToString([]byte(secret)); strings.Contains(shown, encoded) || strings.Contains(shown, "a-long-password") {
+			t.Errorf("%q: shown: %s", text, shown)
+		}
+		repeated.Store(&good)
+		d.Reload()
+		d.await("the good rules", func() bool { return metric(t, d, "penstock_config_last_load_successful") == 1 })
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/internal/secrets"
 )
 
 // A Tracer traces requests. Decisions never wait for it: spans are queued, and dropped while the queue is full. A nil Tracer
@@ -108,19 +110,37 @@ func (t *Tracer) export(ctx context.Context, spans []*record) {
 	for pause := time.Second; err != nil && isTemporary(err) && pause <= maxPause && monotime.Sleep(ctx, pause) == nil; pause *= 2 {
 		err = t.try(ctx, body)
 	}
+	t.tell(len(spans), err)
+}
+
+// tell counts spans, and logs when the collector stops or begins to take them.
+func (t *Tracer) tell(spans int, err error) {
 	if err == nil {
-		t.Exported.Add(uint64(len(spans)))
+		t.Exported.Add(uint64(spans))
 	} else {
-		t.Dropped.Add(uint64(len(spans)))
+		t.Dropped.Add(uint64(spans))
 	}
 	if down := err != nil; down != t.down {
 		t.down = down
 		if down {
-			t.log.Warn("traces cannot be sent, and are dropped", "err", err)
+			t.log.Warn("traces cannot be sent, and are dropped", "err", t.config.secrets().Error(err))
 		} else {
 			t.log.Info("traces are sent again")
 		}
 	}
+}
+
+// secrets returns what a collector is sent and may repeat in its answer: headers, and all of the URL but the host.
+func (c *Config) secrets() secrets.Forms {
+	found := []string{c.endpoint.RequestURI(), c.endpoint.RawQuery, c.endpoint.User.String()}
+	if c.endpoint.User != nil {
+		password, _ := c.endpoint.User.Password()
+		found = append(found, c.endpoint.User.Username()+":"+password, password)
+	}
+	for _, value := range c.headers {
+		found = append(found, value, value[strings.LastIndex(value, " ")+1:])
+	}
+	return secrets.Of(found...)
 }
 
 func (t *Tracer) try(ctx context.Context, body []byte) error {

@@ -237,6 +237,21 @@ func (tb *tab) click(t *testing.T, selector string) {
 	}
 }
 
+// waitForPolls waits until the page has shown so many more answers to requests of a path, and asked again.
+func (tb *tab) waitForPolls(t *testing.T, n int, path string) {
+	t.Helper()
+	count := func() (asked int) {
+		for _, u := range tb.seen(&tb.requests) {
+			if strings.Contains(u, path) {
+				asked++
+			}
+		}
+		return asked
+	}
+	first := count()
+	waitFor(t, "the page asks for "+path+" again", func() bool { return count() > first+n })
+}
+
 // freeze makes the page believe that it is hidden, so that it stops to ask the daemon, and waits
 // until it has shown the last answer.
 func (tb *tab) freeze(t *testing.T) {

@@ -86,6 +86,24 @@ func TestExplainEqualsTheCommand(t *testing.T) {
 	}
 }
 
+// Each limit of a rule has one line, however often the daemon is asked.
+func TestRulesShowEachLimitOfARuleOnce(t *testing.T) {
+	d := startDaemon(t, map[string]string{"sms.yaml": `
+domain: sms
+descriptors:
+  - key: phone
+    limit: "60/1m"
+    also: ["5/day zone=Asia/Shanghai fixed-window", "100/7d"]
+`})
+	tb := openTab(t)
+	tb.show(t, d, "rules")
+	tb.waitForPolls(t, 4, "/rules")
+	want := "sms phone phone//day phone//7d"
+	if got := strings.Join(tb.texts(t, ".tree .node"), " "); got != want {
+		t.Errorf("the tree is %q, want %q", got, want)
+	}
+}
+
 func TestRulesShowTheTreeAndTheLastLoad(t *testing.T) {
 	d := startDaemon(t, map[string]string{"shop.yaml": shopRules})
 	tb := openTab(t)

@@ -61,11 +61,14 @@ export const field = (label, input, hint) => el('label.field',
 	el('span.field-label', label), input, hint ? el('span.hint', hint) : null);
 
 // reconcile makes the children of a node those of the items, in order, and reuses the
-// elements of items that it had: make(item) builds one, update(element, item) fills it.
+// elements of items that it had: make(item) builds one, update(element, item) fills it. An id that is repeated,
+// as that of keys which are alike as far as they are known, names one element for each of its turns.
 export function reconcile(node, items, keyOf, make, update) {
 	const old = new Map([...node.children].map((c) => [c.reconcileKey, c]));
+	const turns = new Map();
 	const wanted = items.map((item) => {
-		const key = keyOf(item);
+		const id = keyOf(item), turn = turns.get(id) ?? 0, key = `${turn} ${id}`;
+		turns.set(id, turn + 1);
 		let child = old.get(key);
 		if (child) old.delete(key);
 		else {

@@ -114,9 +114,8 @@ export function open(root, context) {
 	}
 
 	function indented(line) {
-		const node = el('span.node', line.domain ? el('strong', line.domain)
-			: [el('span', line.entry.key), line.entry.value ? el('span.muted', `=${line.entry.value}`) : null]);
-		return node;
+		return el('span.node', line.domain ? el('strong', line.domain)
+			: [el('span', line.entry.key), line.entry.value ? el('span.muted', `=${line.entry.value}`) : null, el('span.muted', furtherOf(line.rule))]);
 	}
 
 	function updateLine(row, { rule }) {
@@ -197,6 +196,9 @@ function settingText({ name, text }) {
 	return penalty ? `penalty ${penalty[1]}/${penalty[2]} → ${penalty[3]}` : `${name} ${text}`;
 }
 
+// furtherOf returns the end of a name by which a further limit of a rule is told from its first.
+const furtherOf = (rule) => /\/\/[^/]+$/.exec(rule?.name ?? '')?.[0] ?? '';
+
 // linesOf returns the rules as a tree in depth-first order: a line for each domain, for
 // each rule, and for the entries that only lead to rules.
 function linesOf(rules) {
@@ -211,7 +213,7 @@ function linesOf(rules) {
 		rule.path.forEach((entry, i) => {
 			id += JSON.stringify(entry);
 			const last = i === rule.path.length - 1;
-			if (last) lines.push({ id: `${id} rule`, depth: i + 1, entry, rule });
+			if (last) lines.push({ id: `rule ${rule.name}`, depth: i + 1, entry, rule });
 			else if (!seen.has(id)) lines.push({ id, depth: i + 1, entry });
 			seen.add(id);
 		});

@@ -88,6 +88,58 @@ func (s *Summary) add(number int, part *Summary, sums map[Entry]*mergedEntry) {
 	}
 }
 
+// Agree narrows the bounds of two summaries of the same decisions by what each of them proves: a key that was denied
+// so often has asked at least as often, and one that has asked so often was not denied more often. Each key that
+// was denied is among those that asked then.
+func Agree(asked, denied *Summary) {
+	known := asked.index()
+	for i := range denied.Entries {
+		d := &denied.Entries[i]
+		at, ok := known[d.identity()]
+		if !ok {
+			at = len(asked.Entries)
+			asked.Entries = append(asked.Entries, asked.missing(d))
+		}
+		a := &asked.Entries[at]
+		a.bound(max(a.Guaranteed(), d.Guaranteed()), a.Count)
+		d.bound(d.Guaranteed(), min(d.Count, a.Count))
+	}
+	asked.sort()
+	denied.sort()
+}
+
+func (s *Summary) index() map[Entry]int {
+	known := make(map[Entry]int, len(s.Entries))
+	for i := range s.Entries {
+		known[s.Entries[i].identity()] = i
+	}
+	return known
+}
+
+// Finder returns a function that returns the summary's entry for another's key.
+func (s *Summary) Finder() func(e *Entry) Entry {
+	known := s.index()
+	return func(e *Entry) Entry {
+		if at, ok := known[e.identity()]; ok {
+			return s.Entries[at]
+		}
+		return s.missing(e)
+	}
+}
+
+// missing returns what is known of another's key that the summary lacks: it has from none to the Floor.
+func (s *Summary) missing(e *Entry) Entry {
+	own := e.identity()
+	own.Count, own.Error = s.Floor, s.Floor
+	return own
+}
+
+// bound sets the bounds of a count. What was guaranteed stays so, whatever the other says.
+func (e *Entry) bound(guaranteed, count uint64) {
+	e.Count = max(count, guaranteed)
+	e.Error = e.Count - guaranteed
+}
+
 // sort sorts the entries, the largest guaranteed count first. The rest of the order is
 // arbitrary, but always the same.
 func (s *Summary) sort() {

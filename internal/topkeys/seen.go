@@ -26,44 +26,36 @@ func (t *Tracker) Seen(key string) []Seen {
 	if t == nil {
 		return nil
 	}
-	now := t.clock()
-	var all []Seen
-	for _, e := range t.asked.seen(now, key) {
-		all = append(all, Seen{Rule: e.Rule, Limit: e.Limit, Asked: &e.Entry, Last: e.last})
+	const usualSources = 8
+	rest := restOf(key)
+	last := [2]map[[2]string][]Decision{{}, {}}
+	holding := func(last map[[2]string][]Decision) selection {
+		return func(s *slot, began time.Time) bool {
+			if !s.holds(key, rest) {
+				return false
+			}
+			under := [2]string{s.source.Rule, s.source.Limit}
+			last[under] = append(last[under], s.decisions(began)...)
+			return true
+		}
 	}
-	for _, e := range t.denied.seen(now, key) {
+	asked, denied := t.summaries(usualSources, holding(last[0]), holding(last[1]))
+	var all []Seen
+	for i := range asked.Entries {
+		e := &asked.Entries[i]
+		all = append(all, Seen{Rule: e.Rule, Limit: e.Limit, Asked: e, Last: last[0][[2]string{e.Rule, e.Limit}]})
+	}
+	for k := range denied.Entries {
+		e := &denied.Entries[k]
 		i := slices.IndexFunc(all, func(s Seen) bool { return s.Rule == e.Rule && s.Limit == e.Limit })
 		if i < 0 {
-			i, all = len(all), append(all, Seen{Rule: e.Rule, Limit: e.Limit, Last: e.last})
+			i, all = len(all), append(all, Seen{Rule: e.Rule, Limit: e.Limit, Last: last[1][[2]string{e.Rule, e.Limit}]})
 		}
-		all[i].Denied = &e.Entry
+		all[i].Denied = e
 	}
 	slices.SortFunc(all, func(a, b Seen) int {
 		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Limit, b.Limit))
 	})
-	return all
-}
-
-// A seenEntry is a key's under one source, with the decisions that were kept.
-type seenEntry struct {
-	Entry
-	last []Decision
-}
-
-func (l *list) seen(now time.Time, key string) (all []seenEntry) {
-	const usualSources = 8
-	rest, last := restOf(key), map[[2]string][]Decision{}
-	found := l.summary(now, usualSources, func(s *slot, began time.Time) bool {
-		if !s.holds(key, rest) {
-			return false
-		}
-		under := [2]string{s.source.Rule, s.source.Limit}
-		last[under] = append(last[under], s.decisions(began)...)
-		return true
-	})
-	for _, e := range found.Entries {
-		all = append(all, seenEntry{e, last[[2]string{e.Rule, e.Limit}]})
-	}
 	return all
 }
 

@@ -46,36 +46,47 @@ type Options struct {
 	Now func() time.Time
 }
 
-// A Tracker counts decisions by their keys. It is safe for concurrent use. A nil Tracker
-// counts nothing.
+// A Tracker counts decisions by their keys, in generations that both lists begin together: otherwise a key would
+// have been denied more often than it asked. It is safe for concurrent use. A nil Tracker counts nothing.
 type Tracker struct {
-	clock         func() time.Time
-	seed          maphash.Seed
-	counters      int // of each sketch
-	asked, denied *list
+	clock      func() time.Time
+	generation time.Duration // how long a sketch counts
+	seed       maphash.Seed
+	counters   int // of each sketch
 
-	mu          sync.Mutex
+	allowed, refused sampler // of decisions that were allowed, and of all others, which are often few
+
+	mu            sync.Mutex // held for sampled decisions only
+	asked, denied list
+	began         [2]time.Time // this generation and the previous one; zero if there was none
+
 	limits      map[penstock.Limit]*Source // those of limits in requests
 	limitsSince time.Time
 	others      *Source // of limits beyond maxLimits
 }
 
-// maxLimits is how many limits in requests are told apart: callers choose them.
-const maxLimits = 1024
+const (
+	// generation is how long a sketch counts by default. The one before it is kept, so a list is
+	// about the last one to two generations.
+	generation = time.Minute
+
+	// maxLimits is how many limits in requests are told apart: callers choose them.
+	maxLimits = 1024
+)
 
 // New returns a tracker. Nil options are all defaults.
 func New(o *Options) *Tracker {
 	own := *cmp.Or(o, &Options{})
-	own.Counters = min(cmp.Or(own.Counters, DefaultCounters), MaxCounters)
-	own.Generation = cmp.Or(own.Generation, generation)
+	counters := min(cmp.Or(own.Counters, DefaultCounters), MaxCounters)
 	if own.Now == nil {
 		own.Now = time.Now
 	}
 	now := own.Now()
 	t := &Tracker{
-		clock: own.Now, seed: maphash.MakeSeed(), counters: own.Counters, limits: map[penstock.Limit]*Source{},
-		asked: newList(&own, now), denied: newList(&own, now),
+		clock: own.Now, generation: cmp.Or(own.Generation, generation), seed: maphash.MakeSeed(), counters: counters,
+		asked: newList(counters), denied: newList(counters), began: [2]time.Time{now}, limits: map[penstock.Limit]*Source{},
 	}
+	t.allowed.second, t.refused.second = now, now
 	t.others = t.NewSource("")
 	return t
 }
@@ -128,26 +139,31 @@ func (t *Tracker) Record(s *Source, key string, o Outcome, cost, remaining int64
 	}
 }
 
-// A Sample is a decision that is counted, with its weights in the two lists.
+// A Sample is a decision that is counted, with its weight.
 type Sample struct {
-	outcome       Outcome
-	asked, denied uint64
+	outcome Outcome
+	weight  uint64
 }
 
 // Sample reports whether a decision with that outcome is counted, for callers that would
 // otherwise prepare the arguments of [Tracker.Record] in vain.
 func (t *Tracker) Sample(o Outcome) (s Sample, ok bool) {
-	s.outcome, s.asked = o, t.asked.sample()
-	if o != Allowed { // sampled apart: where few decisions are denied, all of them count
-		s.denied = t.denied.sample()
+	s = Sample{o, t.samplerOf(o).sample()}
+	return s, s.weight != 0
+}
+
+// samplerOf returns the sampler of decisions with an outcome. A denial has one weight in both lists, and where few
+// decisions are denied, all of them count.
+func (t *Tracker) samplerOf(o Outcome) *sampler {
+	if o == Allowed {
+		return &t.allowed
 	}
-	return s, s.asked|s.denied != 0
+	return &t.refused
 }
 
 // RecordSample counts a decision about a key under a rule that was sampled.
 func (t *Tracker) RecordSample(sample Sample, s *Source, key string, cost, remaining int64) {
-	d := sampledDecision{source: s, key: key, outcome: sample.outcome, cost: cost, remaining: remaining}
-	t.record(t.clock(), &d, sample.asked, sample.denied)
+	t.recordSample(t.clock(), sample, &sampledDecision{source: s, key: key, outcome: sample.outcome, cost: cost, remaining: remaining})
 }
 
 // RecordReport counts decisions about a key under a rule that were made elsewhere and are
@@ -166,30 +182,77 @@ func (t *Tracker) RecordLimit(l *penstock.Limit, key string, o Outcome, cost, re
 	}
 	if s, ok := t.Sample(o); ok {
 		now := t.clock()
-		d := sampledDecision{source: t.limitSource(l, now), key: key, outcome: o, cost: cost, remaining: remaining}
-		t.record(now, &d, s.asked, s.denied)
+		t.recordSample(now, s, &sampledDecision{source: t.limitSource(l, now), key: key, outcome: o, cost: cost, remaining: remaining})
 	}
+}
+
+func (t *Tracker) recordSample(now time.Time, s Sample, d *sampledDecision) {
+	denied := s.weight
+	if s.outcome == Allowed {
+		denied = 0
+	}
+	t.record(now, d, s.weight, denied)
 }
 
 const odd = 0x9e3779b97f4a7c15
 
 func (t *Tracker) record(now time.Time, d *sampledDecision, asked, denied uint64) {
 	d.hash = d.source.hash*odd ^ maphash.String(t.seed, d.key)
-	if d.weight = asked; asked != 0 {
-		t.asked.record(now, d)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.advance(now)
+	if !d.reported { // a report is one call, however many decisions it is about
+		t.samplerOf(d.outcome).pace(now, asked)
 	}
-	if d.weight = denied; denied != 0 {
-		t.denied.record(now, d)
+	at := now.Sub(t.began[0])
+	t.asked.record(at, d, asked)
+	if denied != 0 {
+		t.denied.record(at, d, denied)
 	}
 }
 
-// Asked returns the keys with the most decisions, of one rule or of all if the rule is nil.
-// Limits in requests are the rule "".
-func (t *Tracker) Asked(rule *string) Summary { return t.summary(t.asked, rule) }
+// advance begins a new generation when it is time. What was the present is forgotten if it is too old as well.
+func (t *Tracker) advance(now time.Time) {
+	past := now.Sub(t.began[0])
+	if past < t.generation {
+		return
+	}
+	keep := past < 2*t.generation
+	t.asked.age(keep)
+	t.denied.age(keep)
+	t.allowed.age(keep)
+	t.refused.age(keep)
+	previous := t.began[0]
+	t.began = [2]time.Time{now}
+	if keep {
+		t.began[1] = previous
+	}
+}
 
-// Denied returns the keys with the most denials, those in shadow mode included.
-func (t *Tracker) Denied(rule *string) Summary { return t.summary(t.denied, rule) }
+// Keys returns the keys with the most decisions, and those with the most denials, those in shadow mode included: of
+// one rule, or of all if the rule is nil. Limits in requests are the rule "". Both are of one moment, and since one.
+func (t *Tracker) Keys(rule *string) (asked, denied Summary) {
+	selects := func(s *slot, _ time.Time) bool { return rule == nil || s.source.Rule == *rule }
+	return t.summaries(t.counters, selects, selects)
+}
 
-func (t *Tracker) summary(l *list, rule *string) Summary {
-	return l.summary(t.clock(), t.counters, func(s *slot, _ time.Time) bool { return rule == nil || s.source.Rule == *rule })
+func (t *Tracker) summaries(room int, asks, denies selection) (asked, denied Summary) {
+	ofAsked, ofDenied := newParts(room), newParts(room)
+	now := t.clock()
+	t.mu.Lock()
+	t.advance(now)
+	ofAsked.read(&t.asked, t.began, asks)
+	ofDenied.read(&t.denied, t.began, denies)
+	since := t.began[0]
+	if !t.began[1].IsZero() {
+		since = t.began[1]
+	}
+	refused := t.refused.largest()
+	sampling := max(t.allowed.largest(), refused)
+	t.mu.Unlock()
+	asked, denied = Merge(ofAsked.of[:]...), Merge(ofDenied.of[:]...)
+	asked.Since, asked.Sampling = since, sampling
+	denied.Since, denied.Sampling = since, refused
+	Agree(&asked, &denied)
+	return asked, denied
 }

@@ -27,6 +27,16 @@ func (c *testClock) tracker(counters int) *Tracker {
 
 func (c *testClock) advance(d time.Duration) { c.now = c.now.Add(d) }
 
+func askedOf(tr *Tracker, rule *string) Summary {
+	asked, _ := tr.Keys(rule)
+	return asked
+}
+
+func deniedOf(tr *Tracker, rule *string) Summary {
+	_, denied := tr.Keys(rule)
+	return denied
+}
+
 // text returns entries as "rule/key count-guaranteed".
 func text(s Summary) string {
 	var lines []string
@@ -55,15 +65,15 @@ func TestTrackerRanksKeysByRule(t *testing.T) {
 	tr.RecordLimit(&limit, "ann", Denied, 1, 0)
 	rule := "users"
 	for _, c := range []struct{ got, want string }{
-		{text(tr.Asked(nil)), "users/ann 6-6, users/bob 3-3, 5/1m/ann 2-2, paths/ann 1-1"},
-		{text(tr.Denied(nil)), "users/bob 3-3, 5/1m/ann 2-2, users/ann 2-2, paths/ann 1-1"},
-		{text(tr.Denied(&rule)), "users/bob 3-3, users/ann 2-2"},
+		{text(askedOf(tr, nil)), "users/ann 6-6, users/bob 3-3, 5/1m/ann 2-2, paths/ann 1-1"},
+		{text(deniedOf(tr, nil)), "users/bob 3-3, 5/1m/ann 2-2, users/ann 2-2, paths/ann 1-1"},
+		{text(deniedOf(tr, &rule)), "users/bob 3-3, users/ann 2-2"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %s, want %s", c.got, c.want)
 		}
 	}
-	if bob := tr.Denied(&rule).Entries[0]; bob.Shadowed != 3 {
+	if bob := deniedOf(tr, &rule).Entries[0]; bob.Shadowed != 3 {
 		t.Errorf("got %+v, want 3 shadowed", bob)
 	}
 }
@@ -79,7 +89,7 @@ func TestTrackerCountsReports(t *testing.T) {
 		clock.advance(2 * time.Second)
 		tr.Record(users, "ann", Allowed, 1, 5)
 	}
-	asked, denied := tr.Asked(nil), tr.Denied(nil)
+	asked, denied := askedOf(tr, nil), deniedOf(tr, nil)
 	if got, want := text(asked), "users/proxy 3221225478-3221225478, users/ann 3-3"; got != want || asked.Sampling != 1 {
 		t.Errorf("asked %s, one in %d sampled, want %s and all", got, asked.Sampling, want)
 	}
@@ -101,16 +111,16 @@ func TestTrackerForgetsAfterTwoGenerations(t *testing.T) {
 	tr.Record(source, "both", Allowed, 1, 0)
 	clock.advance(time.Second)
 	tr.Record(source, "both", Allowed, 1, 0)
-	if s := tr.Asked(nil); text(s) != "r/both 2-2, r/old 1-1" || !s.Since.Equal(begin) {
+	if s := askedOf(tr, nil); text(s) != "r/both 2-2, r/old 1-1" || !s.Since.Equal(begin) {
 		t.Errorf("after a minute: %s since %s", text(s), s.Since)
 	}
 	clock.advance(time.Minute)
-	if s := tr.Asked(nil); text(s) != "r/both 1-1" || !s.Since.Equal(begin.Add(time.Minute)) {
+	if s := askedOf(tr, nil); text(s) != "r/both 1-1" || !s.Since.Equal(begin.Add(time.Minute)) {
 		t.Errorf("after two minutes: %s since %s", text(s), s.Since)
 	}
 	tr.Record(source, "new", Allowed, 1, 0)
 	clock.advance(time.Hour)
-	if s := tr.Asked(nil); text(s) != "" || s.Total != 0 || !s.Since.Equal(clock.now) {
+	if s := askedOf(tr, nil); text(s) != "" || s.Total != 0 || !s.Since.Equal(clock.now) {
 		t.Errorf("after an hour: %s of %d since %s", text(s), s.Total, s.Since)
 	}
 }
@@ -132,26 +142,26 @@ func TestTrackerSamplesOnlyFloods(t *testing.T) {
 	for range 5 {
 		second(20_000)
 	}
-	if s := tr.Asked(nil); s.Sampling != 1 || text(s) != "r/hot 100000-100000" {
+	if s := askedOf(tr, nil); s.Sampling != 1 || text(s) != "r/hot 100000-100000" {
 		t.Fatalf("at 20,000 a second: step %d, %s; want all counted", s.Sampling, text(s))
 	}
 	for i := range 3 {
 		second(640_000)
-		if step := tr.asked.mask.Load() + 1; step < 32 || step > 64 {
+		if step := tr.allowed.mask.Load() + 1; step < 32 || step > 64 {
 			t.Errorf("step %d after %d seconds of a flood of 640,000, want 32 or 64", step, i+1)
 		}
 	}
-	s := tr.Asked(nil)
+	s := askedOf(tr, nil)
 	if estimate := s.Entries[0].Count; s.Sampling > 64 || estimate < 1_900_000 || estimate > 2_140_000 {
 		t.Errorf("%d counted of 2,020,000 by steps up to %d", estimate, s.Sampling)
 	}
 	for range 3 {
 		second(1000)
 	}
-	if step := tr.asked.mask.Load() + 1; step != 1 {
+	if step := tr.allowed.mask.Load() + 1; step != 1 {
 		t.Errorf("step %d after the flood, want 1", step)
 	}
-	if s := tr.Denied(nil); s.Sampling != 1 {
+	if s := deniedOf(tr, nil); s.Sampling != 1 {
 		t.Errorf("denials are sampled 1 in %d, though there are none", s.Sampling)
 	}
 }
@@ -164,7 +174,7 @@ func TestTrackerTellsLongKeysApart(t *testing.T) {
 		tr.Record(source, long+"a", Denied, 1, 0)
 	}
 	tr.Record(source, long+"b", Denied, 1, 0)
-	entries := tr.Denied(nil).Entries
+	entries := deniedOf(tr, nil).Entries
 	if len(entries) != 2 || entries[0].Count != 3 || entries[0].Key != long[:keyBytes] || entries[0].Length != 4001 {
 		t.Errorf("got %+v, want two keys, cut", entries)
 	}
@@ -186,7 +196,7 @@ func TestTrackerBoundsLimitsOfRequests(t *testing.T) {
 	clock.advance(2 * generation)
 	limit := penstock.PerMinute(1_000_000)
 	tr.RecordLimit(&limit, "k", Allowed, 1, 0)
-	if got := text(tr.Asked(nil)); got != "1000000/1m/k 1-1" {
+	if got := text(askedOf(tr, nil)); got != "1000000/1m/k 1-1" {
 		t.Errorf("after the flood: %s", got)
 	}
 }
@@ -283,14 +293,14 @@ func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 			for i := range 2000 {
 				tr.Record(source, fmt.Sprint(g, i%50), Denied, 1, 0)
 				if i%500 == 0 {
-					tr.Asked(nil)
+					askedOf(tr, nil)
 					tr.Seen("0 1")
 				}
 			}
 		})
 	}
 	working.Wait()
-	if s := tr.Asked(nil); s.Sampling == 1 && s.Total != 8000 {
+	if s := askedOf(tr, nil); s.Sampling == 1 && s.Total != 8000 {
 		t.Errorf("total %d, want 8000", s.Total)
 	}
 }

@@ -85,7 +85,8 @@ func (c *Comparison) Differing(candidate bool, most int) topkeys.Summary {
 	if c.keys.None {
 		return topkeys.Summary{}
 	}
-	return c.keys.tracker().Asked(&c.differ[index(candidate)].Rule).Top(most)
+	asked, _ := c.keys.tracker().Keys(&c.differ[index(candidate)].Rule)
+	return asked.Top(most)
 }
 
 // keysKept is how many keys are told apart of all candidates.

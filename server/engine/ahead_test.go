@@ -91,7 +91,8 @@ func TestReportedRequestsCountInTopKeys(t *testing.T) {
 	target := find(t, e, "user=ada")
 	target.CountReported(5, 2, true)
 	target.CountReported(1, 0, true)
-	if asked, denied := counted(keys.Asked(nil)), counted(keys.Denied(nil)); asked[target.Limit.Name+"|user=ada"] != 8 || denied[target.Limit.Name+"|user=ada"] != 2 {
+	asked, denied := countedKeys(keys)
+	if asked[target.Limit.Name+"|user=ada"] != 8 || denied[target.Limit.Name+"|user=ada"] != 2 {
 		t.Errorf("asked %v, denied %v, want 8 and 2 of user=ada", asked, denied)
 	}
 }

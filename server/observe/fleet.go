@@ -341,20 +341,20 @@ func (s *Store) add(daemon string, other *Store) {
 	}
 }
 
-// mergeTop returns the top keys of this daemon and others.
-func mergeTop(own topkeys.Summary, peers []peer, q TopQuery) topkeys.Summary {
+// mergeTop returns one list of the top keys of this daemon and others.
+func mergeTop(own topkeys.Summary, peers []peer, by string, rule *string) topkeys.Summary {
 	parts := []topkeys.Summary{own}
 	for _, p := range peers {
 		if p.summary == nil {
 			continue
 		}
-		top := p.summary.Top[q.By]
+		top := p.summary.Top[by]
 		theirs := top.summary()
 		if theirs.Since.IsZero() { // its --top-keys is 0
 			continue
 		}
-		if q.Rule != nil {
-			theirs.Entries = slices.DeleteFunc(theirs.Entries, func(e topkeys.Entry) bool { return e.Rule != *q.Rule })
+		if rule != nil {
+			theirs.Entries = slices.DeleteFunc(theirs.Entries, func(e topkeys.Entry) bool { return e.Rule != *rule })
 		}
 		parts = append(parts, theirs)
 	}

@@ -208,7 +208,7 @@ func TestTopRanksKeys(t *testing.T) {
 	if !top.Enabled || top.Sampling != 1 || top.Total != 7 || top.Floor != 0 || len(top.Keys) != 2 {
 		t.Fatalf("denied: %+v", top)
 	}
-	if k := top.Keys[0]; k.Key != `user=<img src\=x onerror\=alert(1)>` || k.Rule != "edge/user" || k.Count != 6 || k.Guaranteed != 6 || k.Share != 6.0/7 {
+	if k := top.Keys[0]; k.Key != `user=<img src\=x onerror\=alert(1)>` || k.Rule != "edge/user" || k.Count != 6 || k.Guaranteed != 6 || k.Share != 6.0/7 || k.Asked.Guaranteed != 9 || k.Denied.Guaranteed != 6 || top.Totals != (observe.TopTotals{Asked: 15, Denied: 7}) {
 		t.Errorf("denied: %+v", k)
 	}
 	if k := top.Keys[1]; k.Rule != "edge/trial" || k.KeyBase64 == "" || k.Shadowed != 1 {

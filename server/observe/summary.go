@@ -88,7 +88,8 @@ func (o *Observer) newSummary(size summarySize) *peerSummary {
 		s.Windows[w] = newPeerWindow(o.summary(w), size.rules)
 	}
 	if o.options.TopKeys != nil {
-		s.Top[ByAsked], s.Top[ByDenied] = newPeerTop(o.options.TopKeys.Asked(nil), size.keys), newPeerTop(o.options.TopKeys.Denied(nil), size.keys)
+		asked, denied := o.options.TopKeys.Keys(nil)
+		s.Top[ByAsked], s.Top[ByDenied] = newPeerTop(asked, size.keys), newPeerTop(denied, size.keys)
 	}
 	return s
 }

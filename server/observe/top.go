@@ -25,7 +25,16 @@ type Top struct {
 	Floor uint64   `json:"floor"`
 	Keys  []TopKey `json:"keys"` // the largest Guaranteed first
 
+	// Totals are those of both orders.
+	Totals TopTotals `json:"totals"`
+
 	Daemons []Daemon `json:"daemons,omitempty"`
+}
+
+// TopTotals are how many decisions and denials were counted under all rules.
+type TopTotals struct {
+	Asked  uint64 `json:"asked"`
+	Denied uint64 `json:"denied"`
 }
 
 // What /v1/top ranks keys by.
@@ -53,13 +62,17 @@ type TopKey struct {
 	// list.
 	Shadowed uint64  `json:"shadowed"`
 	Share    float64 `json:"share"` // of Guaranteed in the total
+
+	// Asked and Denied are the bounds of both numbers, of one moment: a key is denied at most as often as it asked.
+	Asked  KeyCount `json:"asked"`
+	Denied KeyCount `json:"denied"`
 }
 
 // A SeenKey is what a daemon knows of a key in the lists of top keys.
 type SeenKey struct {
 	Rule   string         `json:"rule"`
 	Limit  string         `json:"limit,omitempty"`
-	Asked  *KeyCount      `json:"asked"`  // null if it is not in that list
+	Asked  *KeyCount      `json:"asked"`
 	Denied *KeyCount      `json:"denied"` // null if it is not in that list
 	Last   []SeenDecision `json:"last"`   // the newest first, at most 16
 }

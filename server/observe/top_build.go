@@ -19,33 +19,42 @@ type TopQuery struct {
 // Top returns the keys with the most decisions or denials.
 func (o *Observer) Top(ctx context.Context, q TopQuery) *Top {
 	t := &Top{Time: o.options.Now().UTC(), Scope: q.Scope, Daemon: o.options.Name, By: q.By, Sampling: 1, Keys: []TopKey{}}
-	keys := topkeys.Summary{Since: t.Time, Sampling: 1}
-	if t.Enabled = o.options.TopKeys != nil; t.Enabled {
-		keys = o.topKeys(q.By, q.Rule)
-	}
+	asked, denied := o.topKeys(q.Rule)
+	t.Enabled = o.options.TopKeys != nil
 	if q.Scope == ScopeAll {
 		peers := o.others(ctx)
 		t.Daemons = allDaemons(Daemon{Name: t.Daemon, Version: o.options.Version, Started: o.started.UTC(), Updated: t.Time}, peers)
-		keys = mergeTop(keys, peers, q)
-		t.Enabled = t.Enabled || len(keys.Entries) > 0
+		asked, denied = mergeTop(asked, peers, ByAsked, q.Rule), mergeTop(denied, peers, ByDenied, q.Rule)
+		topkeys.Agree(&asked, &denied)
+		t.Enabled = t.Enabled || len(asked.Entries) > 0
 	}
-	t.set(keys, q.N)
+	t.set(asked, denied, q.N)
 	return t
 }
 
-func (o *Observer) topKeys(by string, rule *string) topkeys.Summary {
-	if by == ByDenied {
-		return o.options.TopKeys.Denied(rule)
+func (o *Observer) topKeys(rule *string) (asked, denied topkeys.Summary) {
+	if o.options.TopKeys == nil {
+		none := topkeys.Summary{Since: o.options.Now(), Sampling: 1}
+		return none, none
 	}
-	return o.options.TopKeys.Asked(rule)
+	return o.options.TopKeys.Keys(rule)
 }
 
-// set sets the keys and what is known of the others.
-func (t *Top) set(s topkeys.Summary, n int) {
-	s = s.Top(n)
-	t.Since, t.Sampling, t.Total, t.Floor = s.Since.UTC(), s.Sampling, s.Total, s.Floor
-	for i := range s.Entries {
-		t.Keys = append(t.Keys, newTopKey(&s.Entries[i], s.Total))
+// set sets the keys, and what is known of the others.
+func (t *Top) set(asked, denied topkeys.Summary, n int) {
+	first := asked
+	if t.By == ByDenied {
+		first = denied
+	}
+	first = first.Top(n)
+	t.Since, t.Sampling, t.Total, t.Floor = first.Since.UTC(), first.Sampling, first.Total, first.Floor
+	t.Totals = TopTotals{asked.Total, denied.Total}
+	ofAsked, ofDenied := asked.Finder(), denied.Finder()
+	for i := range first.Entries {
+		e := &first.Entries[i]
+		k := newTopKey(e, first.Total)
+		k.Asked, k.Denied = newKeyCount(ofAsked(e)), newKeyCount(ofDenied(e))
+		t.Keys = append(t.Keys, k)
 	}
 }
 
@@ -83,7 +92,7 @@ func wholeRunes(text string) string {
 func (o *Observer) Seen(key string) []SeenKey {
 	all := []SeenKey{}
 	for _, s := range o.options.TopKeys.Seen(key) {
-		seen := SeenKey{Rule: s.Rule, Limit: s.Limit, Asked: newKeyCount(s.Asked), Denied: newKeyCount(s.Denied), Last: []SeenDecision{}}
+		seen := SeenKey{Rule: s.Rule, Limit: s.Limit, Asked: seenCount(s.Asked), Denied: seenCount(s.Denied), Last: []SeenDecision{}}
 		for _, d := range s.Last {
 			seen.Last = append(seen.Last, SeenDecision{Time: d.Time.UTC(), Outcome: d.Outcome.String(), Cost: d.Cost, Remaining: d.Remaining})
 		}
@@ -92,9 +101,14 @@ func (o *Observer) Seen(key string) []SeenKey {
 	return all
 }
 
-func newKeyCount(e *topkeys.Entry) *KeyCount {
+func seenCount(e *topkeys.Entry) *KeyCount {
 	if e == nil {
 		return nil
 	}
-	return &KeyCount{Count: e.Count, Guaranteed: e.Guaranteed()}
+	count := newKeyCount(*e)
+	return &count
+}
+
+func newKeyCount(e topkeys.Entry) KeyCount {
+	return KeyCount{Count: e.Count, Guaranteed: e.Guaranteed()}
 }

@@ -14,7 +14,6 @@ const scopes = [['daemon', t('This daemon')], ['all', t('All daemons'), t('All d
 const requestLimits = '-'; // stands for limits in requests, which have no rule
 const orders = [['asked', t('Most asked'), t('The keys with the most requests first')], ['denied', t('Most denied'), t('The keys with the most denials first')]];
 const listLength = 15;
-const lookupLength = 200; // more than are listed, to find both numbers of a key
 const slowPolls = 3; // what changes by itself less often is asked for at every third poll
 
 export function open(root, context) {
@@ -74,26 +73,22 @@ export function open(root, context) {
 		const total = el('p.muted.small.more', { title: t('A key that is not listed has at most so many. Numbers with ≥ may be higher: the key was not in the list all the time.') });
 		const empty = el('div.empty', { hidden: true });
 		const node = card(t('Top keys'), el('div.end', order), head, list, empty, total);
-		function set(asked, denied) {
-			const first = state.by === 'denied' ? denied : asked;
-			const keys = first.keys.slice(0, listLength).map((k) => ({ ...k, asked: find(asked, k), denied: find(denied, k) }));
-			const most = Math.max(1, ...keys.map((k) => Math.max(k.asked?.guaranteed ?? 0, k.denied?.guaranteed ?? 0)));
-			reconcile(list, keys, identity, newKey, (item, k) => updateKey(item, k, most));
-			setText(total, first.enabled && first.total ? t('{a} asked and {d} denied in all', { a: compact(asked.total), d: compact(denied.total) }) + (first.floor ? t('; others {by} at most {m}', { by: word(state.by), m: compact(first.floor) }) : '') : '');
+		function set(top) {
+			const { keys, totals } = top;
+			const most = Math.max(1, ...keys.map((k) => k.asked.guaranteed));
+			reconcile(list, keys, identity, newKey, (item, k) => updateKey(item, k, most, totals));
+			setText(total, top.enabled && top.total ? t('{a} asked and {d} denied in all', { a: compact(totals.asked), d: compact(totals.denied) }) + (top.floor ? t('; others {by} at most {m}', { by: word(top.by), m: compact(top.floor) }) : '') : '');
 			const none = keys.length === 0;
 			head.hidden = none;
-			if (!first.enabled) setEmpty(empty, none, t('Top keys are off'), t('This daemon runs with --top-keys 0.'));
-			else if (state.by === 'denied') setEmpty(empty, none, t('No denials'), t('In the last minutes no key was over its limit.'));
+			if (!top.enabled) setEmpty(empty, none, t('Top keys are off'), t('This daemon runs with --top-keys 0.'));
+			else if (top.by === 'denied') setEmpty(empty, none, t('No denials'), t('In the last minutes no key was over its limit.'));
 			else setEmpty(empty, none, t('No requests'), t('Keys appear here with their first decision.'));
-			node.dataset.ranking = state.by;
+			node.dataset.ranking = top.by;
 		}
 		return { node, set, show: () => order.set(state.by) };
 	}
 
 	const identity = (k) => JSON.stringify([k.rule, k.limit, k.key, k.key_base64]);
-	// find returns the numbers of a key. Where the whole list is known, one that is not in it has none.
-	const find = (top, k) => top.keys.find((other) => identity(other) === identity(k))
-		?? (top.floor === 0 && top.keys.length < lookupLength ? { count: 0, guaranteed: 0 } : undefined);
 
 	function newKey(k) {
 		const bars = [shareBar('accent'), shareBar('denied')];
@@ -110,13 +105,14 @@ export function open(root, context) {
 	}
 
 	// updateKey shows both numbers of a key. One that is not in a list is unknown, and small.
-	function updateKey(item, k, most) {
-		[k.asked, k.denied].forEach((n, i) => {
+	function updateKey(item, k, most, totals) {
+		['asked', 'denied'].forEach((by, i) => {
+			const n = k[by];
 			const [count, about] = item.querySelectorAll('.rank-count')[i].children;
-			setText(count, !n ? '–' : n.guaranteed === n.count ? integer(n.count) : `≥${integer(n.guaranteed)}`);
-			count.classList.toggle('zero', !n?.count);
-			setText(about, n?.count ? `${percent(n.share)}${i === 1 && n.shadowed ? t(', {n} shadow', { n: n.shadowed }) : ''}` : '');
-			item.bars[i].set((n?.guaranteed ?? 0) / most);
+			setText(count, n.guaranteed === n.count ? integer(n.count) : n.guaranteed ? `≥${integer(n.guaranteed)}` : '–');
+			count.classList.toggle('zero', !n.guaranteed);
+			setText(about, n.guaranteed ? `${percent(n.guaranteed / totals[by])}${by === 'denied' && k.shadowed ? t(', {n} shadow', { n: k.shadowed }) : ''}` : '');
+			item.bars[i].set(n.guaranteed / most);
 		});
 		item.classList.toggle('selected', k.key === state.key);
 		const link = item.firstChild;
@@ -315,11 +311,11 @@ export function open(root, context) {
 		async poll() {
 			const slow = polls++ % slowPolls === 0;
 			const query = topQuery();
-			const [byAsked, byDenied] = await Promise.all(['asked', 'denied'].map((by) => get('v1/top', { ...query, by, n: lookupLength })));
-			if (JSON.stringify(query) === JSON.stringify(topQuery())) { // no other scope or rule was chosen meanwhile
-				ranking.set(byAsked, byDenied);
-				setText(since, byAsked.enabled ? t('since {time}', { time: time(byAsked.since) }) + t(', ') + (byAsked.sampling > 1 ? t('1 in {d} sampled', { d: String(byAsked.sampling) }) : t('every decision counted')) : '');
-				root.dataset.time = byAsked.time;
+			const top = await get('v1/top', query);
+			if (JSON.stringify(query) === JSON.stringify(topQuery())) { // no other list was chosen meanwhile
+				ranking.set(top);
+				setText(since, top.enabled ? t('since {time}', { time: time(top.since) }) + t(', ') + (top.sampling > 1 ? t('1 in {d} sampled', { d: String(top.sampling) }) : t('every decision counted')) : '');
+				root.dataset.time = top.time;
 			}
 			await inspector.poll();
 			if (slow) await pollSlow();
@@ -328,7 +324,7 @@ export function open(root, context) {
 	};
 
 	function topQuery() {
-		return { scope: state.scope, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
+		return { scope: state.scope, by: state.by, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
 	}
 
 	async function pollSlow() {

@@ -55,55 +55,77 @@ func (v *requestValues) resolve(value, missing string) (string, error) {
 
 const forwardedFor = "X-Forwarded-For"
 
-// cookie returns the value of a cookie, which must not be repeated, as a header must not.
-func (v *requestValues) cookie(name, missing string) (string, error) {
-	found := v.CookiesNamed(name)
-	switch {
-	case len(found) > 1:
-		return "", v.bad("cookie %.80q: %d of them, want one", name, len(found))
-	case len(found) == 0 || found[0].Value == "":
-		return missing, nil
-	}
-	return found[0].Value, nil
-}
-
-// maxQuery bounds the parameters of the client's URL.
-const maxQuery = 1000
-
-// query returns the value of a parameter of the client's URL, which must not be repeated.
+// query returns the value of a parameter of the client's URL, which must not be repeated, and which applications
+// that separate parameters by semicolons too must not read differently.
 func (v *requestValues) query(name, missing string) (string, error) {
 	u, err := v.uri()
 	if err != nil {
 		return "", err
 	}
-	all, err := httpserver.ParseQuery(u.RawQuery, maxQuery)
+	got, err := v.readQuery(u.RawQuery, name)
 	if err != nil {
-		return "", v.bad("query of %s: %.80s", forwardedURI, err)
+		return "", err
 	}
-	found := 0
+	other, err := v.readQuery(strings.ReplaceAll(u.RawQuery, ";", "&"), name)
+	switch {
+	case err != nil:
+		return "", err
+	case got != other:
+		return "", v.bad("parameter %.80q: some applications separate parameters by semicolons", name)
+	}
+	return cmp.Or(got.value, missing), v.unique("parameter", name, got.found, got.similar)
+}
+
+// maxQuery bounds the parameters of the client's URL.
+const maxQuery = 1000
+
+// A queryReading is what an application finds under the name of a parameter.
+type queryReading struct {
+	value          string
+	found, similar int // parameters of that name, and of all names that some applications take for it
+}
+
+func (v *requestValues) readQuery(raw, name string) (got queryReading, err error) {
+	all, err := httpserver.ParseQuery(raw, maxQuery)
+	if err != nil {
+		return got, v.bad("query of %s: %.80s", forwardedURI, err)
+	}
 	for _, p := range all {
 		if p.Name == name {
-			missing = cmp.Or(p.Value, missing)
-			found++
+			got.value = cmp.Or(p.Value, got.value)
+			got.found++
+		}
+		if isSimilar(p.Name, name) {
+			got.similar++
 		}
 	}
-	if found > 1 {
-		return "", v.bad("parameter %.80q: %d of them, want one", name, found)
+	return got, nil
+}
+
+// unique returns an error unless a value was found at most once, and under no similar name beside.
+func (v *requestValues) unique(what, name string, found, similar int) error {
+	switch {
+	case found > 1:
+		return v.bad("%s %.80q: %d of them, want one", what, name, found)
+	case similar != found:
+		return v.bad("%s %.80q: some applications take another one for it", what, name)
 	}
-	return missing, nil
+	return nil
 }
 
 // forwardedURI is the header in which proxies pass the client's URL on.
 const forwardedURI = "X-Forwarded-Uri"
 
-// uri returns the client's URL.
+// uri returns the client's URL. A fragment, which no client sends, is cut by some servers and belongs to the path for
+// others; a backslash in the path is a slash to some. Whichever was counted here, a client could vary it.
 func (v *requestValues) uri() (*url.URL, error) {
 	line, err := v.line(forwardedURI, "")
 	if err != nil {
 		return &url.URL{}, err
 	}
+	before, _, _ := strings.Cut(line, "?")
 	u, err := url.ParseRequestURI(line)
-	if err != nil {
+	if err != nil || strings.Contains(line, "#") || strings.Contains(before, `\`) {
 		return &url.URL{}, v.bad("header %q: want the client's URL", forwardedURI)
 	}
 	return u, nil
@@ -113,7 +135,8 @@ func (v *requestValues) uri() (*url.URL, error) {
 // for another spelling of a path.
 func cleanPath(p string) string {
 	clean := path.Clean("/" + p)
-	if strings.HasSuffix(p, "/") && clean != "/" {
+	last := p[strings.LastIndexByte(p, '/')+1:]
+	if clean != "/" && (last == "" || last == "." || last == "..") {
 		clean += "/"
 	}
 	return clean

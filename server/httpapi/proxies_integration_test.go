@@ -154,7 +154,7 @@ type proxyOptions struct {
 	site    *site
 	daemons [2]string // their URLs
 	limit   string    // default: 3/1m
-	query   string    // in place of limit and key; default: these
+	query   string    // in place of limit and key; default: these, and a list for /shop of nginx
 }
 
 // replacements returns the texts to replace in a configuration, each followed by its
@@ -177,19 +177,25 @@ func (o *proxyOptions) replacements(more ...string) []string {
 func startNginxWith(t *testing.T, o proxyOptions) string {
 	t.Helper()
 	dir, listen := t.TempDir(), freeAddress(t)
+	var everywhere []string
+	list := "domain=edge&list=gate"
+	if o.query != "" {
+		list, o.query, everywhere = o.query, "", []string{"auth_request /limit;", "auth_request /limit-by-rules;"}
+	}
 	copyConfig(t, "testdata/nginx.conf", dir)
 	copyConfig(t, "testdata/nginx-more.conf", dir, "PENSTOCK", strings.TrimPrefix(o.daemons[0], "http://"))
-	copyConfig(t, nginxConfig, dir, o.replacements(
-		"domain=shop&list=edge", "domain=edge&list=gate", "listen 80;", "listen "+listen+";\n    include nginx-more.conf;",
-		"timeout 250ms;", "timeout 30s;", "timeout 500ms;", "timeout 30s;", "timeout 2s;", "timeout 30s;")...) // for a starved machine
+	copyConfig(t, nginxConfig, dir, o.replacements(append(everywhere,
+		"domain=shop&list=edge", list, "listen 80;", "listen "+listen+";\n    include nginx-more.conf;",
+		"timeout 250ms;", "timeout 30s;", "timeout 500ms;", "timeout 30s;", "timeout 2s;", "timeout 30s;")...)...) // for a starved machine
 	return startProxy(t, dir, listen, "nginx", "-p", ".", "-c", "nginx.conf")
 }
 
 func startCaddyWith(t *testing.T, o proxyOptions) string {
 	t.Helper()
 	dir, listen := t.TempDir(), freeAddress(t)
+	host, port, _ := strings.Cut(listen, ":")
 	copyConfig(t, "testdata/Caddyfile", dir, o.replacements(
-		"LISTEN", listen, "lb_try_duration 2s", "lb_try_duration 30s")...) // for a starved machine
+		"http://LISTEN {", "http://:"+port+" {\n\tbind "+host, "lb_try_duration 2s", "lb_try_duration 30s")...) // for a starved machine
 	return startProxy(t, dir, listen, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
 }
 

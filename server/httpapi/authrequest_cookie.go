@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+)
+
+// cookie returns the value of a cookie, which must not be repeated, as a header must not. Applications differ in
+// what separates cookies, in what belongs to a name, and in how they decode a value: spellings that some of them read
+// as one are one here, and those that they may read as different ones are denied.
+func (v *requestValues) cookie(name, missing string) (string, error) {
+	line := strings.Join(v.Header["Cookie"], ";")
+	text, found := "", 0
+	for part := range strings.SplitSeq(line, ";") {
+		other, value, ok := strings.Cut(part, "=")
+		if ok && strings.Trim(other, spaces) == name {
+			text = strings.Trim(value, spaces)
+			found++
+		}
+	}
+	if err := v.unique("cookie", name, found, similarCookies(line, name)); err != nil {
+		return "", err
+	}
+	if quoted := len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"'; quoted {
+		text = text[1 : len(text)-1]
+	}
+	if strings.ContainsAny(text, spaces+`"\`) {
+		return "", v.bad("cookie %.80q: want no spaces, quotes and backslashes in it", name)
+	}
+	return cmp.Or(unescapeCookie(text), missing), nil
+}
+
+const spaces = " \t"
+
+// similarCookies counts the places where some application finds a cookie of that name: in Python spaces separate
+// cookies too, elsewhere commas do, or what is in quotes is not skipped.
+func similarCookies(line, name string) (n int) {
+	for {
+		before, after, ok := strings.Cut(line, "=")
+		if !ok {
+			return n
+		}
+		before = strings.TrimRight(before, spaces)
+		other := before[strings.LastIndexAny(before, `;,"`+spaces)+1:]
+		if isSimilar(other, name) || isSimilar(unescapeCookie(other), name) {
+			n++
+		}
+		line = after
+	}
+}
+
+// unescapeCookie decodes %61 and the like, and leaves what is no escape, as most applications do. A space and a plus are
+// the same to some.
+func unescapeCookie(text string) string {
+	if !strings.ContainsAny(text, "% ") {
+		return text
+	}
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '%' && i+2 < len(text) {
+			if b, err := strconv.ParseUint(text[i+1:i+3], 16, 8); err == nil {
+				c, i = byte(b), i+2
+			}
+		}
+		if c == ' ' {
+			c = '+'
+		}
+		out = append(out, c)
+	}
+	return string(out)
+}
+
+// isSimilar reports whether some applications take a name for another: by PHP's rules for names of variables, as
+// the name of an array, or in other case.
+func isSimilar(other, name string) bool {
+	if !strings.Contains(name, "[") {
+		other, _, _ = strings.Cut(other, "[")
+	}
+	return strings.EqualFold(looseName(other), looseName(name))
+}
+
+var underscores = strings.NewReplacer(".", "_", " ", "_", "+", "_")
+
+func looseName(name string) string {
+	name, _, _ = strings.Cut(name, "\x00")
+	return underscores.Replace(strings.Trim(name, spaces))
+}

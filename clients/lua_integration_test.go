@@ -189,6 +189,8 @@ func TestIntegrationLuaClientLimits(t *testing.T) {
 	expect(t, ask(t, nginx+"/open", "X-User", "dora"), "passed") // the seventh of the address
 	expect(t, ask(t, nginx+"/open", "X-User", "emil"), "429 retry")
 
+	checkLuaSpellings(t, nginx)
+
 	if n := between.opened.Load(); n > 2 { // one for each password: all but /signed have none
 		t.Errorf("%d connections for requests one after the other, want them to be kept", n)
 	}
@@ -212,6 +214,28 @@ func TestIntegrationLuaClientLimits(t *testing.T) {
 	}
 	expect(t, ask(t, nginx+"/take"), "true 5 0 store nil\nfalse true nil\ntrue shop/user 2 2 nil\n"+
 		"false true ERR LIMIT: text at column 1: \"nonsense\": want a count and a period first, such as 10/s\n")
+}
+
+// What some application reads as the value ada, which is spent, is denied for it, or as ambiguous.
+func checkLuaSpellings(t *testing.T, nginx string) {
+	t.Helper()
+	for spelling, want := range map[string]string{
+		"sid=%61da": "429 retry", `sid= "%61d%61" `: "429 retry", "\tsid =\tada": "429 retry", `p={"sid":1, "a":2}; sid=ada`: "429 retry",
+		"sid=ada x=1": "400", `sid="ada`: "400", `sid=a"da`: "400", `sid=\ada`: "400", "x=1 sid=ada": "400", "x=1,sid=ada": "400",
+		"SID=ada": "400", "sid=eve; SID=ada": "400", "s%69d=ada": "400", "sid[]=ada": "400", "sid%00=ada": "400",
+	} {
+		if got := ask(t, nginx+"/closed", "Cookie", spelling); got != want {
+			t.Errorf("Cookie: %s: got %q, want %q", spelling, got, want)
+		}
+	}
+	for query, want := range map[string]string{
+		"%75=%61da": "429 retry", "x=1;y=2&u=ada": "429 retry", "u=ada;x=1": "400", "x;u=ada": "400", "u=eve;u=ada": "400", "U=ada": "400", "u[]=ada": "400",
+		"u=eve&u%00=ada": "400",
+	} {
+		if got := ask(t, nginx+"/signed?"+query); got != want {
+			t.Errorf("?%s: got %q, want %q", query, got, want)
+		}
+	}
 }
 
 // Without the daemon, requests pass or fail as on_failure says; after its return they are limited again.

@@ -189,25 +189,83 @@ local function trim(text)
   return text:sub(from or 1, to)
 end
 
--- cookie returns the value of a cookie. A pattern that finds names and values at once would take quadratic time,
--- and a long cookie would block nginx.
+-- unescape decodes %61 and the like, and leaves what is no escape. A space and a plus are the same to some applications.
+local function unescape(text)
+  text = text:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+  return (text:gsub(" ", "+"))
+end
+
+-- is_similar returns whether some applications take a name for another: by PHP's rules for names of variables, as the
+-- name of an array, or in other case.
+local function is_similar(other, name)
+  if not name:find("[", 1, true) then other = other:match("^[^%[]*") end
+  local function loose(text) return (trim(text:match("^%Z*")):lower():gsub("[. +]", "_")) end
+  return loose(other) == loose(name)
+end
+
+-- unique returns a value, or a problem if it was found more than once, or under a similar name beside.
+local function unique(value, what, found, similar)
+  if found > 1 then return nil, what .. " is there more than once" end
+  if similar ~= found then return nil, what .. ": some applications take another one for it" end
+  return value
+end
+
+-- similar_cookies counts the places where some application finds a cookie of that name: in Python spaces separate
+-- cookies too, elsewhere commas do, or what is in quotes is not skipped.
+local function similar_cookies(lines, name)
+  local n, from, at = 0, 1, lines:find("=", 1, true)
+  while at do
+    local before = trim(lines:sub(from, at - 1))
+    local other = before:match('^.*[;,"%s](.*)$') or before
+    if is_similar(other, name) or is_similar(unescape(other), name) then n = n + 1 end
+    from, at = at + 1, lines:find("=", at + 1, true)
+  end
+  return n
+end
+
+-- cookie returns the value of a cookie as the daemon counts it: spellings that some applications read as one are one,
+-- and those that they may read as different ones are a problem. A pattern that finds names and values at once would
+-- take quadratic time, and a long cookie would block nginx.
 local function cookie(name)
-  local lines, found = ngx.req.get_headers(0)["cookie"] or "", nil
+  local lines, value, found = ngx.req.get_headers(0)["cookie"] or "", "", 0
   if type(lines) == "table" then lines = table.concat(lines, ";") end
   for pair in lines:gmatch("[^;]+") do
     local at = pair:find("=", 1, true)
-    if at and trim(pair:sub(1, at - 1)) == name then
-      if found then return nil, "cookie " .. name .. " is there more than once" end
-      found = trim(pair:sub(at + 1)):match('^"?(.-)"?$')
-    end
+    if at and trim(pair:sub(1, at - 1)) == name then value, found = trim(pair:sub(at + 1)), found + 1 end
   end
-  return found or ""
+  value = value:match('^"(.*)"$') or value
+  if value:find('[%s"\\]') then return nil, "cookie " .. name .. ": want no spaces, quotes and backslashes in it" end
+  return unique(unescape(value), "cookie " .. name, found, similar_cookies(lines, name))
+end
+
+-- read_query returns the value of a parameter, how many there are, and how many of all names that some applications
+-- take for it.
+local function read_query(args, name)
+  local value, found, similar = "", 0, 0
+  for other, values in pairs(ngx.decode_args(args, 0)) do
+    local n = type(values) == "table" and #values or 1
+    if other == name then value, found = values, n end
+    if is_similar(other, name) then similar = similar + n end
+  end
+  return type(value) == "string" and value or "", found, similar
+end
+
+-- query returns the value of a parameter, which applications that separate parameters by semicolons too must not read
+-- differently.
+local function query(name)
+  local what, args = "parameter " .. name, ngx.var.args or ""
+  local value, found, similar = read_query(args, name)
+  local value2, found2, similar2 = read_query((args:gsub(";", "&")), name)
+  if value ~= value2 or found ~= found2 or similar ~= similar2 then
+    return nil, what .. ": some applications separate parameters by semicolons"
+  end
+  return unique(value, what, found, similar)
 end
 
 -- All headers and parameters are read, not nginx's first hundred: a client could hide one behind others.
 local named = {
   header = function(name) return one(ngx.req.get_headers(0)[name], "header " .. name) end,
-  query = function(name) return one(ngx.req.get_uri_args(0)[name], "parameter " .. name) end,
+  query = query,
   cookie = cookie,
   address = function() return nil, "address has no name here: nginx's real_ip_header sets it" end,
 }

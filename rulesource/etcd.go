@@ -70,7 +70,8 @@ func (s *etcdKey) fetch(ctx context.Context, c *client, version string) ([]rules
 	return files, answer.Header.Revision, nil
 }
 
-// watch returns after the first event since a revision, or when it has waited for long enough.
+// watch returns after the first event since a revision, or when it has waited for long enough. It does not wait for a
+// revision that the server is behind of, after a restore or in place of another.
 func (s *etcdKey) watch(ctx context.Context, c *client, version string) error {
 	revision, err := strconv.ParseInt(version, 10, 64)
 	if err != nil {
@@ -86,6 +87,9 @@ func (s *etcdKey) watch(ctx context.Context, c *client, version string) error {
 		for events := json.NewDecoder(io.LimitReader(answer.Body, maxBody)); ; {
 			var event struct {
 				Result *struct {
+					Header struct {
+						Revision int64 `json:",string"`
+					}
 					Canceled bool
 					Events   []struct{}
 				}
@@ -96,7 +100,8 @@ func (s *etcdKey) watch(ctx context.Context, c *client, version string) error {
 			if event.Result == nil {
 				return errors.New("watch failed")
 			}
-			if event.Result.Canceled || len(event.Result.Events) > 0 { // canceled if the revision is compacted
+			behind := event.Result.Header.Revision < revision
+			if behind || event.Result.Canceled || len(event.Result.Events) > 0 { // canceled if the revision is compacted
 				return nil
 			}
 		}

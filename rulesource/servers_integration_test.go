@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock/internal/redistest"
 )
@@ -155,6 +158,84 @@ func TestEtcdDirectoryIntegration(t *testing.T) {
 	w.wantCount(3)
 	c.call(t, "kv/deleterange", map[string]any{"key": []byte("rules/"), "range_end": []byte("rules0")})
 	w.wantFailure()
+}
+
+// A server that is restored, or replaced by another, has lower revisions: its changes are in force at once, too.
+func TestEtcdOfLowerRevisionsIntegration(t *testing.T) {
+	old, restored := startEtcd(t, "limits/rules.yaml"), startEtcd(t, "limits/rules.yaml")
+	old.set(t, limitFile(1))
+	for range 20 {
+		old.call(t, "kv/put", map[string]any{"key": []byte("elsewhere"), "value": []byte("x")})
+	}
+	restored.set(t, limitFile(2))
+	front := &forwarder{}
+	source := openSource(t, "etcd://"+front.start(t, old.host)+"/limits/rules.yaml", old.credentials(), "")
+	load(t, source)
+	w := watch(t, source)
+	<-front.accepted // of the watch
+	began := time.Now()
+	front.replace(restored.host)
+	w.wantCount(2)
+	restored.set(t, limitFile(3))
+	w.wantCount(3)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the changes were in force after %v: it waited for a revision of the future", took)
+	}
+}
+
+// A forwarder is the address of one server, and then of another.
+type forwarder struct {
+	accepted chan struct{} // for each request after the first two, of the login and of the rules
+	mu       sync.Mutex
+	to       string
+	conns    []net.Conn
+}
+
+func (f *forwarder) start(t *testing.T, to string) (host string) {
+	t.Helper()
+	f.to, f.accepted = to, make(chan struct{}, 1000)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(); f.replace("") })
+	go func() {
+		for n := 0; ; n++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			f.forward(conn)
+			if n >= 2 {
+				f.accepted <- struct{}{}
+			}
+		}
+	}()
+	return l.Addr().String()
+}
+
+func (f *forwarder) forward(conn net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	server, err := net.Dial("tcp", f.to)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	f.conns = append(f.conns, conn, server)
+	go func() { _, _ = io.Copy(server, conn) }()
+	go func() { _, _ = io.Copy(conn, server); _ = conn.Close() }()
+}
+
+// replace ends all connections, and makes new ones those of another server.
+func (f *forwarder) replace(to string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.to = to
+	for _, conn := range f.conns {
+		_ = conn.Close()
+	}
+	f.conns = nil
 }
 
 // A consulServer is a real one, with access control.

@@ -63,6 +63,9 @@ func (s *consulKey) fetch(ctx context.Context, c *client, version string) ([]rul
 	for _, p := range pairs {
 		files = appendKey(files, s.key, p.Key, p.Value)
 	}
+	if len(files) == 0 {
+		return nil, "", errNoRules
+	}
 	return files, nextIndex(version, header.Get("X-Consul-Index")), nil
 }
 

@@ -67,6 +67,9 @@ func (s *etcdKey) fetch(ctx context.Context, c *client, version string) ([]rules
 	for _, kv := range answer.Kvs {
 		files = appendKey(files, s.key, string(kv.Key), kv.Value)
 	}
+	if len(files) == 0 {
+		return nil, "", errNoRules
+	}
 	return files, answer.Header.Revision, nil
 }
 

@@ -26,7 +26,7 @@ func answerRules(r *http.Request, text, version string) (body string, header htt
 		}
 		return inJSON([]map[string]any{{"Key": key, "Value": []byte(text)}}), header, true
 	case path == "/v3/kv/range":
-		kvs := []map[string]any{{"key": []byte("rules.yaml"), "value": []byte(text)}}
+		kvs := []map[string]any{{"key": []byte(etcdKeyOf(r)), "value": []byte(text)}}
 		return inJSON(map[string]any{"header": map[string]string{"revision": version}, "kvs": kvs}), header, true
 	case path == "/v3/watch":
 		return `{"result":{"header":{"revision":"` + version + `"},"events":[{}]}}`, header, false
@@ -40,4 +40,15 @@ func answerRules(r *http.Request, text, version string) (body string, header htt
 		return inJSON(map[string]any{"configurations": map[string]string{"content": text}}), header, true
 	}
 	return `{"token":"token-of-the-login","accessToken":"token-of-the-login"}`, header, false
+}
+
+// etcdKeyOf returns the key that is asked for, or one below it.
+func etcdKeyOf(r *http.Request) string {
+	var asked struct{ Key []byte }
+	_ = json.NewDecoder(r.Body).Decode(&asked) // "" is no key of a test
+	key := string(asked.Key)
+	if strings.HasSuffix(key, "/") {
+		key += "a.yaml"
+	}
+	return key
 }

@@ -12,6 +12,7 @@ import (
 var (
 	errWantKey   = errors.New("want a key after the host, such as host/limits/rules.yaml")
 	errNoKey     = errors.New("there is no such key, or it is not readable")
+	errNoRules   = errors.New("there are no rules below the key")
 	errNoContent = errors.New("the namespace has no item content: create it as yaml, and name it with its suffix")
 )
 

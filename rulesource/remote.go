@@ -98,9 +98,6 @@ func (r *remote) fetch(ctx context.Context, version string) ([]rules.File, strin
 		r.client.token = ""
 		files, next, err = r.protocol.fetch(ctx, r.client, version)
 	}
-	if err == nil && version == "" && len(files) == 0 {
-		err = errors.New("there are no rules")
-	}
 	if err == nil {
 		err = r.client.checkRepeats(files)
 	}

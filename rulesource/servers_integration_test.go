@@ -156,6 +156,11 @@ func TestEtcdDirectoryIntegration(t *testing.T) {
 	w.wantCount(2)
 	put("rules/a.yaml", limitFile(3))
 	w.wantCount(3)
+	put("rules/empty/", "")
+	c.call(t, "kv/deleterange", map[string]any{"key": []byte("rules/a"), "range_end": []byte("rules/c")})
+	w.wantFailure()
+	put("rules/a.yaml", limitFile(4))
+	w.wantCount(4)
 	c.call(t, "kv/deleterange", map[string]any{"key": []byte("rules/"), "range_end": []byte("rules0")})
 	w.wantFailure()
 }

@@ -75,9 +75,9 @@ func (ev *evaluation) updateStats(err error) {
 	}
 }
 
-// addDenied counts a denial, also towards the penalty of its rule. A key with an override
-// of its own is not penalized: the ban would replace it. Nor is one that the fallback
-// denies: it may be within its limit.
+// addDenied counts a denial, also towards the penalty of its rule, if the limit is spent. A key with an
+// override of its own is not penalized: the ban would replace it. Nor is one that the fallback denies: it may be
+// within its limit.
 func (d *limitedDescriptor) addDenied(e *Engine, key string) {
 	stats, shadow := d.state.stats.Stats, d.rule.Shadow || e.options.Shadow
 	stats.AddDenied(d.cost, shadow)
@@ -85,13 +85,32 @@ func (d *limitedDescriptor) addDenied(e *Engine, key string) {
 	case d.isBanned():
 		stats.Banned.Add(1)
 		return
-	case d.rule.Penalty != nil && d.override == nil && !shadow && d.status.Decision.Source != penstock.SourceFallback:
+	case d.rule.Penalty != nil && d.override == nil && !shadow && d.status.Decision.Source != penstock.SourceFallback && d.isSpent():
 		e.options.Overrides.CountDenial(d.rule.Name, key, d.rule.Penalty)
 	}
 	free := d.status.Decision.Remaining - d.template.KeepFree
 	if d.newID && free >= d.cost { // its ID is the only reason: the permits were free
 		stats.Permits.HeldIDs.Add(1)
 	}
+}
+
+// isSpent reports whether the descriptor is denied because of what was used before, so that a request without wishes of
+// its own is denied too: wishes are to keep units free, to hold no permit yet, and a cost that the limit never grants.
+// Whoever can name a key could have it banned by wishes while nothing was used.
+func (d *limitedDescriptor) isSpent() bool {
+	dec, wanted := &d.status.Decision, d.cost
+	if wanted > dec.Limit-d.rule.KeepFree {
+		wanted = 1
+	}
+	switch {
+	case d.tooMany:
+		return false
+	case d.way.peekFirst: // denied only if nothing was left, and charged since
+		return true
+	case d.maxDelay > 0 && dec.ResetAfter > d.maxDelay: // the queue is longer than the request may wait
+		return true
+	}
+	return dec.Remaining-d.rule.KeepFree < wanted
 }
 
 // addKey counts the key of a descriptor that was decided.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,7 +31,9 @@ func (s *Server) openRules(ctx context.Context) error {
 	}
 	s.source = source
 	s.background = append(s.background, func(ctx context.Context) { source.Watch(ctx, s.useOrLogRules) })
+	waiting := time.AfterFunc(time.Second/2, func() { s.log.Info("waiting until the rules can be read and are quiet", "path", s.ruleSource()) })
 	set, err := source.Load(ctx)
+	waiting.Stop()
 	err = s.useRules(set, err)
 	switch {
 	case err == nil:
@@ -86,7 +87,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	for _, w := range set.Warnings() {
 		s.log.Warn("rule file has a doubtful setting", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
-	s.logLostRules(set)
+	s.logChanges(set)
 	s.storePolicies.Set(set.Rules())
 	s.unmatched.setRules(set)
 	s.engine.SetRules(set)
@@ -168,21 +169,6 @@ func claimRules(all []*rules.Rule, claim func(...penstock.Limit) error) error {
 			r.Name, other.Name, other.File, other.Line)
 	}
 	return rules.Errors{{File: r.File, Line: r.Line, Reason: reason}}
-}
-
-// logLostRules warns of rules in use that a new set does not have: what a rule limited is
-// not limited without it, which may be a mistake.
-func (s *Server) logLostRules(set *rules.Set) {
-	const named = 10
-	lost := set.Lost(s.engine.Rules())
-	if len(lost) == 0 {
-		return
-	}
-	names := strings.Join(lost[:min(len(lost), named)], ", ")
-	if len(lost) > named {
-		names += ", …"
-	}
-	s.log.Warn("reload removes rules", "count", len(lost), "rules", names)
 }
 
 // useOrLogRules puts rules in use, or logs why they cannot be.

@@ -1,12 +1,16 @@
 package redisstore
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"pgregory.net/rapid"
 )
 
 // extremeReplies are seeds for replies that Redis never sends.
@@ -79,4 +83,78 @@ func FuzzDecodeReply(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An oddClient answers each call with numbers that a test has drawn, but those by which a store learns what a server does
+// with scripts.
+type oddClient struct{ draw func() []int64 }
+
+func (c *oddClient) Do(_ context.Context, calls []Call) {
+	for i := range calls {
+		if calls[i].Script.Name == "probe" {
+			calls[i].Reply = append(calls[i].Reply, 1)
+		} else {
+			calls[i].Reply = append(calls[i].Reply, c.draw()...)
+		}
+	}
+}
+
+func (*oddClient) Info(context.Context) (map[string]string, error) { return nil, nil }
+func (*oddClient) Sharded() bool                                   { return false }
+
+// Replies of any length are decisions or errors, for one request and for many.
+func TestStoreOddRepliesAreDecisionsOrErrors(t *testing.T) {
+	limits := fuzzLimits()
+	rapid.Check(t, func(t *rapid.T) {
+		number := rapid.OneOf(rapid.Int64Range(0, 1), rapid.Int64Range(-3, 12), rapid.SampledFrom([]int64{math.MaxInt64, math.MinInt64, 1 << 53, 1_700_000_000_000}))
+		store, err := New(&oddClient{func() []int64 { return rapid.SliceOfN(number, 0, 8).Draw(t, "reply") }}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		for range 10 {
+			checkOddReplies(t, store, limits)
+		}
+	})
+}
+
+// A step of several numbers does not come packed in one.
+func TestStorePackedReplyOfPeeksIsUnexpected(t *testing.T) {
+	store, err := New(&oddClient{func() []int64 { return []int64{0, 0, 5} }}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	rs := []penstock.Request{{Key: "a", Limit: penstock.PerMinute(10)}, {Key: "a", Limit: penstock.PerMinute(10).WithAlgorithm(penstock.RollingWindow)}}
+	for name, take := range map[string]func(context.Context, []penstock.Request, []penstock.Decision) error{"TakeEach": store.TakeEach, "TakeAll": store.TakeAll} {
+		if err := take(context.Background(), rs, make([]penstock.Decision, 2)); !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("%s: got %v, want %v", name, err, penstock.ErrUnavailable)
+		}
+	}
+}
+
+func checkOddReplies(t *rapid.T, store *Store, limits []penstock.Limit) {
+	rs := make([]penstock.Request, rapid.IntRange(1, 4).Draw(t, "requests"))
+	for i := range rs {
+		rs[i] = penstock.Request{
+			Key:   rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key"),
+			Limit: rapid.SampledFrom(limits).Draw(t, "limit"),
+			Cost:  rapid.Int64Range(-3, 11).Draw(t, "cost"),
+			ID:    rapid.SampledFrom([]string{"", "", "x"}).Draw(t, "ID"),
+		}
+		rs[i].Settle = rs[i].ID != "" && rs[i].Cost >= 0 && rapid.Bool().Draw(t, "settle")
+	}
+	ds := make([]penstock.Decision, len(rs))
+	_, err := store.Take(context.Background(), rs[0])
+	for name, err := range map[string]error{
+		"Take":     err,
+		"TakeEach": store.TakeEach(context.Background(), rs, ds),
+		"TakeAll":  store.TakeAll(context.Background(), rs, ds),
+	} {
+		known := slices.ContainsFunc([]error{penstock.ErrUnavailable, penstock.ErrBadCost, penstock.ErrUnknownID},
+			func(known error) bool { return errors.Is(err, known) })
+		if err != nil && !known {
+			t.Errorf("%s: %v, want %v", name, err, penstock.ErrUnavailable)
+		}
+	}
 }

@@ -279,7 +279,9 @@ func (t *groupTake) readBatch(reply []int64) (rest []int64, ok bool) {
 		if it.state, rest, ok = it.limit.readStep(it.buf[:0], rest); !ok {
 			return rest, false
 		}
-		it.state = it.limit.unpacked(it.state, it.ask)
+		if it.state = it.limit.unpacked(it.state, it.ask); len(it.state) != it.limit.replyLen {
+			return rest, false
+		}
 	}
 	return rest, true
 }

@@ -18,7 +18,7 @@ func NewScript(name, text string) *Script { return newScript(name, text) }
 const evalTimeout = 5 * time.Second
 
 // Eval runs a script of the program's own on the key PREFIX:name and returns its reply,
-// which must be an array of strings or integers. The daemon keeps its overrides with it,
+// which must be an array of strings or integers, of at most 32 MiB, where each element counts for 64 bytes more. The daemon keeps its overrides with it,
 // beside the state of the limits. Like a take, a call is repeated only if Redis certainly
 // did not execute it. A store on a client of the program's own returns
 // [errors.ErrUnsupported]. The user of Redis needs the commands of the script.

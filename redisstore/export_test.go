@@ -17,6 +17,12 @@ func (o Options) WithConnTimeout(d time.Duration) Options {
 	return o
 }
 
+// WithPipelining returns options with which all replies are read in the background.
+func (o Options) WithPipelining() Options {
+	o.connTimeout, o.pipelineAll = minConnTimeout, true
+	return o
+}
+
 // SetClock moves the local clock of the store ahead.
 func (s *Store) SetClock(ahead time.Duration) {
 	s.now = func() time.Time { return time.Now().Add(ahead) }

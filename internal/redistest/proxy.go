@@ -197,6 +197,18 @@ func (p *Proxy) CutAll() (n int) {
 	return n
 }
 
+// Inject sends bytes to the client of every connection, between others, and returns their number.
+func (p *Proxy) Inject(b []byte) (n int) {
+	p.do(func() {
+		for k := range p.links {
+			if _, err := k.client.Write(b); err == nil {
+				n++
+			}
+		}
+	})
+	return n
+}
+
 // Redirect forwards new connections to another server.
 func (p *Proxy) Redirect(target string) { p.do(func() { p.target = target }) }
 

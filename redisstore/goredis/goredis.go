@@ -22,6 +22,9 @@ import (
 // sentinels or without, or a [*redis.ClusterClient], and ContextTimeoutEnabled must
 // be set in its options: without it go-redis ignores deadlines and waits for its
 // ReadTimeout. Its MaxRetries has no effect here.
+//
+// Unlike the connections of [redisstore.Open], those of the client are not checked: go-redis allocates as much as the
+// server says that a reply is long, so a server that announces two billion elements ends the process.
 func New(client redis.UniversalClient) (redisstore.Client, error) {
 	timeouts, sharded := false, false
 	switch c := client.(type) {

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/penstock-io/penstock/redisstore/internal/respcheck"
 )
 
 // A conn is a connection to Redis that knows which errors prove that a command was not
@@ -24,17 +26,18 @@ import (
 // server that sends a closing alert first: the alert is data that is still to be read.
 type conn struct {
 	net.Conn
-	dialer     *Dialer
-	address    string
-	caller     context.Context // until the first reply
-	unwatch    func() bool     // ends the watch over the caller
-	deadline   time.Time       // of the handshake
-	answered   atomic.Bool     // whether the handshake got its first reply
-	connected  sync.Once       // when the handshake has ended, or failed
-	lost       sync.Once       // when it failed, or was closed
-	lastWrite  atomic.Int64    // after the handshake, in nanoseconds since the dialer's start; or 0
-	idle       atomic.Bool     // whether the next write begins a command, with none in flight
-	peerClosed func() bool
+	dialer    *Dialer
+	address   string
+	caller    context.Context // until the first reply
+	unwatch   func() bool     // ends the watch over the caller
+	deadline  time.Time       // of the handshake
+	answered  atomic.Bool     // whether the handshake got its first reply
+	connected sync.Once       // when the handshake has ended, or failed
+	lost      sync.Once       // when it failed, or was closed
+	lastWrite atomic.Int64    // after the handshake, in nanoseconds since the dialer's start; or 0
+	idle      atomic.Bool     // whether the next write begins a command, with none in flight
+	peek      func() error
+	checker   *respcheck.Checker
 }
 
 // checkAfter is how long a connection is idle before it is checked. The check is a
@@ -43,7 +46,7 @@ const checkAfter = time.Millisecond
 
 func newConn(caller context.Context, d *Dialer, c net.Conn, address string, deadline time.Time) *conn {
 	return &conn{
-		Conn: c, dialer: d, address: address, deadline: deadline, peerClosed: peerCheck(c),
+		Conn: c, dialer: d, address: address, deadline: deadline, peek: peerCheck(c), checker: respcheck.New(),
 		caller: caller, unwatch: context.AfterFunc(caller, func() { expire(c) }),
 	}
 }
@@ -53,6 +56,9 @@ func expire(c net.Conn) { _ = c.SetDeadline(time.Unix(1, 0)) }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if bad := c.checker.Received(b[:n]); bad != nil { // what came before it may be the answers to other commands
+		n, err = 0, bad
+	}
 	if !c.answered.Load() {
 		if !errors.Is(c.caller.Err(), context.Canceled) { // which says nothing about the server
 			c.dialer.record(c.address, err)
@@ -70,13 +76,16 @@ func (c *conn) Write(b []byte) (int, error) {
 		now := c.dialer.elapsed(time.Now())
 		if c.idle.Load() {
 			c.idle.Store(false)
-			if now-c.lastWrite.Load() > int64(checkAfter) && c.peerClosed() {
-				c.lose()
-				return 0, notSent(errPeerClosed)
+			if now-c.lastWrite.Load() > int64(checkAfter) {
+				if err := c.peek(); err != nil {
+					c.lose()
+					return 0, notSent(err)
+				}
 			}
 		}
 		c.lastWrite.Store(now)
 	}
+	c.checker.Sent(b)
 	n, err := c.Conn.Write(b)
 	return n, c.wrap(err)
 }
@@ -151,25 +160,33 @@ func (c *pingConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// peerCheck returns a function that reports whether this machine knows that the peer
-// has closed a connection. It neither waits nor consumes data.
-func peerCheck(c net.Conn) func() bool {
-	if overTLS, ok := c.(interface{ NetConn() net.Conn }); ok {
+// peerCheck returns a function that returns an error if this machine knows that the peer has closed a connection, or has
+// sent a reply that nobody has asked for. It neither waits nor consumes data.
+func peerCheck(c net.Conn) func() error {
+	overTLS, encrypted := c.(interface{ NetConn() net.Conn })
+	if encrypted {
 		c = overTLS.NetConn()
 	}
 	socket, ok := c.(syscall.Conn)
 	if !ok {
-		return func() bool { return false }
+		return func() error { return nil }
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return func() bool { return false }
+		return func() error { return nil }
 	}
-	closed := false
-	check := func(fd uintptr) { closed = peerClosed(fd) }
-	return func() bool {
-		closed = false
-		err := raw.Control(check)
-		return err == nil && closed
+	var closed bool
+	var first byte
+	check := func(fd uintptr) { closed, first = peek(fd) }
+	return func() error {
+		closed, first = false, 0
+		switch err := raw.Control(check); {
+		case err != nil:
+		case closed:
+			return errPeerClosed
+		case first != 0 && !encrypted:
+			return respcheck.Unasked(first)
+		}
+		return nil
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,18 +36,22 @@ func pair(t *testing.T) (client, server net.Conn) {
 	return client, server
 }
 
+const command = "*1\r\n$4\r\nPING\r\n"
+
 // exchange sends a command and reads its reply, as rueidis does without pipelining.
 func exchange(t *testing.T, client, server net.Conn) {
 	t.Helper()
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	b := make([]byte, 1)
-	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
-		if _, err := way[0].Write([]byte("x")); err != nil {
+	for _, step := range []struct {
+		from, to net.Conn
+		text     string
+	}{{client, server, command}, {server, client, "+PONG\r\n"}} {
+		if _, err := io.WriteString(step.from, step.text); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(way[1], b); err != nil {
+		if _, err := io.ReadFull(step.to, make([]byte, len(step.text))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +69,7 @@ func closeAndWait(t *testing.T, c, server net.Conn) {
 // waitClosed waits until a connection knows that its peer has closed it.
 func waitClosed(t *testing.T, c net.Conn) {
 	t.Helper()
-	redistest.WaitFor(t, "the client's end is closed", c.(*conn).peerClosed)
+	redistest.WaitFor(t, "the client's end is closed", func() bool { return errors.Is(c.(*conn).peek(), errPeerClosed) })
 	if last := &c.(*conn).lastWrite; last.Load() != 0 {
 		last.Store(-int64(time.Minute)) // as if it had been idle for longer than checkAfter
 	}
@@ -77,7 +82,7 @@ func TestConnClosedWhileIdleSendsNothing(t *testing.T) {
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := client.Write([]byte("x")); n != 0 || !errors.Is(err, ErrNotSent) {
+	if n, err := client.Write([]byte(command)); n != 0 || !errors.Is(err, ErrNotSent) {
 		t.Errorf("Write on a connection that was closed while idle: %d, %v, want 0, %v", n, err, ErrNotSent)
 	}
 }
@@ -93,7 +98,7 @@ func TestConnHalfClosedWhileIdleSendsNothing(t *testing.T) {
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := client.Write([]byte("x")); n != 0 || !errors.Is(err, ErrNotSent) {
+	if n, err := client.Write([]byte(command)); n != 0 || !errors.Is(err, ErrNotSent) {
 		t.Errorf("Write on a half-closed connection: %d, %v, want 0, %v", n, err, ErrNotSent)
 	}
 	if err := client.Close(); err != nil {
@@ -101,6 +106,32 @@ func TestConnHalfClosedWhileIdleSendsNothing(t *testing.T) {
 	}
 	if b, err := io.ReadAll(server); err != nil || len(b) != 0 {
 		t.Errorf("the server has read %q, %v, want nothing", b, err)
+	}
+}
+
+// What waits on an idle connection would be taken for the reply to the next command. A push comes by itself.
+func TestConnUnaskedReplyWhileIdleSendsNothing(t *testing.T) {
+	for text, want := range map[string]error{">2\r\n+a\r\n+b\r\n": nil, "+OK\r\n": ErrNotSent} {
+		client, server := pair(t)
+		exchange(t, client, server)
+		if _, err := io.WriteString(server, text); err != nil {
+			t.Fatal(err)
+		}
+		redistest.WaitFor(t, "the text arrives", func() bool {
+			var first byte
+			raw, err := client.(*conn).Conn.(syscall.Conn).SyscallConn()
+			if err == nil {
+				err = raw.Control(func(fd uintptr) { _, first = peek(fd) })
+			}
+			return err == nil && first == text[0]
+		})
+		client.(*conn).lastWrite.Store(-int64(time.Minute)) // as if it had been idle for longer than checkAfter
+		if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(client, command); !errors.Is(err, want) {
+			t.Errorf("a command after %q: got %v, want %v", text, err, want)
+		}
 	}
 }
 
@@ -166,14 +197,14 @@ func TestConnClosedAfterWriteMayHaveSent(t *testing.T) {
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Write([]byte("x")); err != nil {
+	if _, err := client.Write([]byte(command)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	closeAndWait(t, client, server)
-	_, err := client.Write([]byte("x"))
+	_, err := client.Write([]byte(command))
 	if err == nil {
 		_, err = client.Read(make([]byte, 1))
 	}
@@ -189,7 +220,7 @@ func TestConnPipelinedMayHaveSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeAndWait(t, client, server)
-	_, err := client.Write([]byte("x"))
+	_, err := client.Write([]byte(command))
 	if err == nil {
 		_, err = client.Read(make([]byte, 1))
 	}

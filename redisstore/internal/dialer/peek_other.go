@@ -2,5 +2,5 @@
 
 package dialer
 
-// peerClosed reports false: there is no portable way to peek at a socket.
-func peerClosed(uintptr) bool { return false }
+// peek sees nothing: there is no portable way to look into a socket.
+func peek(uintptr) (closed bool, first byte) { return false, 0 }

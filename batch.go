@@ -192,15 +192,14 @@ func undecided(err error, rs []Request, ds []Decision) error {
 
 func clearDecisions(rs []Request, ds []Decision) { clear(ds[:min(len(rs), len(ds))]) }
 
-// Tightest combines several decisions into one: of the denials, the one with the
-// longest RetryAfter; if all are allowed, the one with the least Remaining, and
-// the longest Delay of all. If ds is empty, it returns the zero Decision, which
-// denies.
+// Tightest combines several decisions into one: the tightest by
+// [Decision.TighterThan], and if all are allowed, with the longest Delay of all.
+// If ds is empty, it returns the zero Decision, which denies.
 func Tightest(ds []Decision) Decision {
 	var tightest Decision
 	var delay time.Duration
 	for i, d := range ds {
-		if i == 0 || d.tighterThan(tightest) {
+		if i == 0 || d.TighterThan(tightest) {
 			tightest = d
 		}
 		delay = max(delay, d.Delay)
@@ -211,14 +210,20 @@ func Tightest(ds []Decision) Decision {
 	return tightest
 }
 
-func (d Decision) tighterThan(e Decision) bool {
+// TighterThan reports whether a decision says more about when a key has units
+// again than one under another limit: a denial more than a grant, of denials the
+// one with the longer RetryAfter, of grants the one with the least Remaining, and
+// of equals the one with the longer ResetAfter.
+func (d Decision) TighterThan(e Decision) bool {
 	switch {
 	case d.Allowed != e.Allowed:
 		return e.Allowed
-	case d.Allowed:
+	case !d.Allowed && d.RetryAfter != e.RetryAfter:
+		return d.RetryAfter > e.RetryAfter
+	case d.Allowed && d.Remaining != e.Remaining:
 		return d.Remaining < e.Remaining
 	}
-	return d.RetryAfter > e.RetryAfter
+	return d.ResetAfter > e.ResetAfter
 }
 
 // A stateKey identifies the state that a request uses.

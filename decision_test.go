@@ -27,7 +27,7 @@ func TestDecisionString(t *testing.T) {
 	}
 }
 
-func TestTightestPicksDenialOrLeastRemaining(t *testing.T) {
+func TestTightestPicksDenialOrLeastRemainingOrLongestReset(t *testing.T) {
 	allow := func(left int64) penstock.Decision { return penstock.Decision{Allowed: true, Remaining: left} }
 	deny := func(retry time.Duration) penstock.Decision { return penstock.Decision{RetryAfter: retry} }
 	for _, c := range []struct {
@@ -41,6 +41,14 @@ func TestTightestPicksDenialOrLeastRemaining(t *testing.T) {
 		{
 			[]penstock.Decision{{Allowed: true, Remaining: 1}, {Allowed: true, Remaining: 5, Delay: 7}},
 			penstock.Decision{Allowed: true, Remaining: 1, Delay: 7},
+		},
+		{
+			[]penstock.Decision{{Allowed: true, ResetAfter: 60}, {Allowed: true, ResetAfter: 4077}, {Allowed: true, ResetAfter: 61}},
+			penstock.Decision{Allowed: true, ResetAfter: 4077},
+		},
+		{
+			[]penstock.Decision{{RetryAfter: 5, ResetAfter: 6}, {RetryAfter: 5, ResetAfter: 7}, {RetryAfter: 4, ResetAfter: 9}},
+			penstock.Decision{RetryAfter: 5, ResetAfter: 7},
 		},
 	} {
 		if got := penstock.Tightest(c.of); got != c.want {

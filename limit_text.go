@@ -18,7 +18,7 @@ const maxLimitText = 512
 
 // ParseLimit parses a limit from text such as
 //
-//	10/s
+//	10/1s
 //	30/1m burst=15
 //	100/10s sliding-log
 //	100/1d rolling-window bucket=1h
@@ -180,7 +180,7 @@ func splitLimit(s string) ([]words.Word, error) {
 	case bad != nil:
 		return nil, badWord(bad.Word, fieldOf(bad.Word), "%s", bad.Text)
 	case len(ws) == 0:
-		return nil, badLimit("text", "at column 1: empty: want a count and a period such as 10/s")
+		return nil, badLimit("text", "at column 1: empty: want a count and a period such as 10/1s")
 	}
 	return ws, nil
 }
@@ -198,7 +198,7 @@ type limitParser struct {
 func (p *limitParser) readRate(w words.Word) error {
 	count, period, ok := strings.Cut(w.Text, "/")
 	if !ok {
-		return badWord(w, "text", "want a count and a period first, such as 10/s")
+		return badWord(w, "text", "want a count and a period first, such as 10/1s")
 	}
 	countWord := words.Word{Column: w.Column, Text: count}
 	periodWord := words.Word{Column: w.Column + len(count) + 1, Text: period}

@@ -156,10 +156,10 @@ func fields(l Limit) any {
 }
 
 var badLimitTexts = []struct{ text, want string }{
-	{"", `text at column 1: empty: want a count and a period such as 10/s`},
-	{" \n", `text at column 1: empty: want a count and a period such as 10/s`},
-	{"10", `text at column 1: "10": want a count and a period first, such as 10/s`},
-	{"fixed-window 5/day", `text at column 1: "fixed-window": want a count and a period first, such as 10/s`},
+	{"", `text at column 1: empty: want a count and a period such as 10/1s`},
+	{" \n", `text at column 1: empty: want a count and a period such as 10/1s`},
+	{"10", `text at column 1: "10": want a count and a period first, such as 10/1s`},
+	{"fixed-window 5/day", `text at column 1: "fixed-window": want a count and a period first, such as 10/1s`},
 	{"10/s" + strings.Repeat(" ", 509), `text at column 513: 513 bytes long: want at most 512`},
 
 	{"/s", `Count at column 1: "": want a whole number`},

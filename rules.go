@@ -87,9 +87,8 @@ type RuleLimiter interface {
 	TakeByRules(ctx context.Context, r RuleRequest, answers []RuleAnswer) (allowed bool, err error)
 }
 
-// TightestAnswer combines the answers to one request, as [Tightest] does: of those that agree
-// with the outcome, the denial with the longest RetryAfter, or the grant with the least Remaining
-// and the longest Delay. Shadow rules have no part in it. If no limit applied, it is not Limited.
+// TightestAnswer combines the answers to one request that agree with the outcome, as [Tightest]
+// does. Shadow rules have no part in it. If no limit applied, it is not Limited.
 func TightestAnswer(allowed bool, answers []RuleAnswer) (tightest RuleAnswer) {
 	var delay time.Duration
 	for i := range answers {
@@ -97,7 +96,7 @@ func TightestAnswer(allowed bool, answers []RuleAnswer) (tightest RuleAnswer) {
 		if !a.IsShown(allowed) || a.Decision.Allowed != allowed {
 			continue
 		}
-		if !tightest.Limited || a.Decision.tighterThan(tightest.Decision) {
+		if !tightest.Limited || a.Decision.TighterThan(tightest.Decision) {
 			tightest = *a
 		}
 		delay = max(delay, a.Decision.Delay)

@@ -213,7 +213,7 @@ func TestIntegrationLuaClientLimits(t *testing.T) {
 		t.Errorf("the second of a queue was held for %v, want up to a second", held)
 	}
 	expect(t, ask(t, nginx+"/take"), "true 5 0 store nil\nfalse true nil\ntrue shop/user 2 2 nil\n"+
-		"false true ERR LIMIT: text at column 1: \"nonsense\": want a count and a period first, such as 10/s\n")
+		"false true ERR LIMIT: text at column 1: \"nonsense\": want a count and a period first, such as 10/1s\n")
 }
 
 // What some application reads as the value ada, which is spent, is denied for it, or as ambiguous.

@@ -149,26 +149,13 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// tightest returns the answer that represents all which match, or nil if none does: of the
-// denials the one with the longest RetryAfter, otherwise the one with the least remaining and,
-// among equals, the longest ResetAfter. It passes indexes, so that answers stay on the stack.
+// tightest returns the answer that represents all which match, as [penstock.Tightest] chooses it, or
+// nil if none does. It passes indexes, so that answers stay on the stack.
 func tightest(answers []Answer, matches func(i int) bool) (at *Answer) {
 	for i := range answers {
-		if matches(i) && (at == nil || tighter(&answers[i].Decision, &at.Decision)) {
+		if matches(i) && (at == nil || answers[i].Decision.TighterThan(at.Decision)) {
 			at = &answers[i]
 		}
 	}
 	return at
-}
-
-func tighter(d, than *penstock.Decision) bool {
-	switch {
-	case d.Allowed != than.Allowed:
-		return than.Allowed
-	case !d.Allowed:
-		return d.RetryAfter > than.RetryAfter
-	case d.Remaining != than.Remaining:
-		return d.Remaining < than.Remaining
-	}
-	return d.ResetAfter > than.ResetAfter
 }

@@ -54,7 +54,7 @@ func (d *draft) addAlso(rule *Rule) {
 	}
 	for last, first := rule, rule; len(d.also) > 0; d.also = d.also[1:] {
 		also := *first
-		also.Also = nil
+		also.Also, also.isFurther = nil, true
 		also.Limit = d.parseLimitText("also", d.also[0])
 		also.Name += alsoMark + periodText(also.Limit)
 		switch {
@@ -71,6 +71,19 @@ func (d *draft) addAlso(rule *Rule) {
 		last.Also = d.set.add(&also)
 		last = last.Also
 	}
+}
+
+// IsFurther reports whether a rule is a further limit of another one, whose Also leads to it.
+func (r *Rule) IsFurther() bool { return r.isFurther }
+
+// Limits returns the rules that decide about the keys of a rule: it and its further limits. One that
+// is a further limit itself is alone.
+func (r *Rule) Limits() []*Rule {
+	all := []*Rule{r}
+	for also := r.Also; also != nil && !r.isFurther; also = also.Also {
+		all = append(all, also)
+	}
+	return all
 }
 
 // isAlso reports whether a rule has a further limit of that name.

@@ -32,7 +32,8 @@ type Rule struct {
 
 	// Also is a further limit on the same keys, as a rule of its own, and so on. A descriptor
 	// that matches is under all of them.
-	Also *Rule
+	Also      *Rule
+	isFurther bool // whether it is a further limit of another rule
 
 	// Candidate is the rule with the limit that is tried beside its own. Nil without one.
 	Candidate *Rule

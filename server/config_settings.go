@@ -140,7 +140,7 @@ var Settings = slices.Concat(
 		Setting{Name: "name", Kind: "text", Help: "name of this daemon among others on the same Redis, at /v1/live?scope=all; default the host name and the process ID", set: optional(to(parseName, func(c *Config) *string { return &c.Name }))},
 		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", Values: []string{"debug", "info", "warn", "error"}, set: to(parseLevel, func(c *Config) *slog.Level { return &c.LogLevel })},
 		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", Values: logFormats, set: to(oneOf(logFormats), func(c *Config) *string { return &c.LogFormat })},
-		Setting{Name: "log-denials", Kind: "limit", Help: "log denials, at most this many, such as 10/s; default none", set: optional(to(parseDenials, func(c *Config) *penstock.Limit { return &c.LogDenials }))},
+		Setting{Name: "log-denials", Kind: "limit", Help: "log denials, at most this many, such as 10/1s; default none", set: optional(to(parseDenials, func(c *Config) *penstock.Limit { return &c.LogDenials }))},
 		Setting{Name: "trace-keys", Default: "false", Help: "add the keys of requests to traces, which are sent where the OTEL_EXPORTER_OTLP_ variables say", set: to(parseFlag, func(c *Config) *bool { return &c.TraceKeys })},
 		Setting{Name: "shutdown-delay", Kind: "duration", Default: "0s", Help: "time between reporting not ready and closing the listeners, for load balancers to notice", set: to(parseDuration, func(c *Config) *time.Duration { return &c.ShutdownDelay })},
 		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "maximum wait for requests in flight on shutdown; 0s aborts them", set: to(parseDuration, func(c *Config) *time.Duration { return &c.ShutdownGrace })},
@@ -300,7 +300,7 @@ func parseLevel(text string) (level slog.Level, err error) {
 func parseDenials(text string) (penstock.Limit, error) {
 	l, err := penstock.ParseLimit(text)
 	if err != nil {
-		return l, fmt.Errorf("%q: want a limit like 10/s: %w", text, err)
+		return l, fmt.Errorf("%q: want a limit like 10/1s: %w", text, err)
 	}
 	return l, nil
 }

@@ -69,14 +69,11 @@ func (o *Options) describe(span trace.Span, rs []penstock.Request, ds []penstock
 	}
 }
 
-// tightest returns the index of the first denial, or else of the decision with the least left; -1 if there is none.
+// tightest returns the index of the decision that [penstock.Tightest] chooses; -1 if there is none.
 func tightest(ds []penstock.Decision) int {
 	most := -1
 	for i := range ds {
-		switch {
-		case !ds[i].Allowed:
-			return i
-		case most < 0 || ds[i].Remaining < ds[most].Remaining:
+		if most < 0 || ds[i].TighterThan(ds[most]) {
 			most = i
 		}
 	}

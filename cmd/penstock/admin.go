@@ -92,7 +92,7 @@ func (at *connection) adminError(response *http.Response, text []byte) error {
 	case !isProblem:
 		return at.notAdmin(response, text)
 	case strings.HasPrefix(problem.Detail, "no such path"):
-		return fmt.Errorf("%s is not an admin listener: it has no %s", at.url, response.Request.URL.Path)
+		return fmt.Errorf("%s is not an admin listener: it has no %s; %s", at.url, response.Request.URL.Path, wantAdmin)
 	case status == http.StatusNotFound || status == http.StatusBadRequest:
 		return errors.New(problem.Detail)
 	default:
@@ -100,14 +100,16 @@ func (at *connection) adminError(response *http.Response, text []byte) error {
 	}
 }
 
+const wantAdmin = "set --server to the URL of the listener that penstock serve has as --admin, such as http://127.0.0.1:6070"
+
 // notAdmin returns the error of a response that the admin API does not give.
 func (at *connection) notAdmin(response *http.Response, text []byte) error {
-	return fmt.Errorf("%s is not an admin listener: it returned %s: %.200q", at.url, response.Status, strings.TrimSpace(string(text)))
+	return fmt.Errorf("%s is not an admin listener: it returned %s: %.200q; %s", at.url, response.Status, strings.TrimSpace(string(text)), wantAdmin)
 }
 
 // notJSON returns the error of a body that the admin API does not give.
 func (at *connection) notJSON(text []byte) error {
-	return fmt.Errorf("%s is not an admin listener: it returned %.200q", at.url, text)
+	return fmt.Errorf("%s is not an admin listener: it returned %.200q; %s", at.url, text, wantAdmin)
 }
 
 // printJSON prints a response as it is.

@@ -32,7 +32,8 @@ const whichKey = `
 
 A key of a rule is named by --domain and the entries that requests send, or by --rule
 and the values that the rule leaves open. A key under a limit that requests bring is
-named by --limit and the key.
+named by --limit and the key. If the rule has further limits (also), all of them are
+meant, and the tightest is shown first; --rule sms/phone//day is one of them alone.
 
 The command uses the admin API. It finds the listener by the server's settings: the
 config file and the environment. If the server has a token, the command needs it.
@@ -150,7 +151,8 @@ func (s *keyState) isBanned() bool { return s.Override != nil && s.Override.Limi
 // keyState is the response of /v1/keys.
 type keyState struct {
 	adminapi.KeyState
-	RetryAfter *float64 `json:"retry_after"` // seconds; nil is never
+	Also       []keyState `json:"also"`
+	RetryAfter *float64   `json:"retry_after"` // seconds; nil is never
 	Decision   struct {
 		Granted    int64   `json:"granted"`
 		Limit      int64   `json:"limit"`
@@ -163,7 +165,7 @@ type keyState struct {
 // print prints the state for people to read.
 func (s *keyState) print(w io.Writer, k *keyCommand) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
+	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, printable(value)) }
 	if k.verb != "peek" {
 		row("refunded", s.refunded(k))
 	}
@@ -172,12 +174,12 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	}
 	row("key", s.Key)
 	row("limit", withoutName(s.Limit))
-	row("remaining", fmt.Sprintf("%d of %d", s.Decision.Remaining, s.Decision.Limit))
+	row("remaining", s.left())
 	row("one unit", s.oneUnit())
 	if s.Override != nil {
 		o := s.Override
-		row("override", fmt.Sprintf("%s of %s, until %s: %s", o.Limit, printable(o.Key), timeOr(o.Until, "deleted"), printable(reasonText(o))))
-		row("to end it", deleteCommand(o.Rule, o.Key))
+		row("override", fmt.Sprintf("%s of %s, until %s: %s", o.Limit, o.Key, timeOr(o.Until, "deleted"), reasonText(o)))
+		fmt.Fprintf(table, "to end it\t%s\n", deleteCommand(o.Rule, o.Key))
 	}
 	switch {
 	case s.isBanned(): // whatever is left
@@ -186,10 +188,30 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	case s.Decision.Remaining > 0:
 		row("full", "now: nothing is charged to this key")
 	}
+	for i := range s.Also {
+		row("also", s.Also[i].summary(k))
+	}
 	if s.Decision.Source != penstock.SourceStore.String() {
 		row("source", s.Decision.Source)
 	}
 	_ = table.Flush() // fails only if the output is closed
+}
+
+// summary returns the state under another limit of the rule in one line.
+func (s *keyState) summary(k *keyCommand) string {
+	text := fmt.Sprintf("%s, %s: ", s.Rule, withoutName(s.Limit))
+	if k.verb != "peek" {
+		text += fmt.Sprintf("refunded %d, ", -s.Decision.Granted)
+	}
+	text += s.left() + " left, one unit " + s.oneUnit()
+	if s.Override != nil {
+		text += fmt.Sprintf("; override %s of %s", s.Override.Limit, s.Override.Key)
+	}
+	return text
+}
+
+func (s *keyState) left() string {
+	return fmt.Sprintf("%d of %d", s.Decision.Remaining, s.Decision.Limit)
 }
 
 func (s *keyState) refunded(k *keyCommand) string {

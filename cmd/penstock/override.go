@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/adminapi"
 )
 
@@ -45,33 +47,84 @@ func overrideCommand() *cobra.Command {
 // An overrideSubcommand is one of the commands on overrides.
 type overrideSubcommand struct {
 	connectFlags
-	reason, duration, until, rule, key, format string
-	json                                       bool
+	reason, duration, until, rule, key, format, domain string
+	json                                               bool
 }
 
 func overrideSetCommand() *cobra.Command {
 	o := &overrideSubcommand{}
 	c := &cobra.Command{
-		Use:   "set RULE KEY LIMIT",
+		Use:   "set RULE KEY LIMIT | set --domain DOMAIN KEY=VALUE... LIMIT",
 		Short: "Set the override of a key",
 		Long: `Set replaces the limit of a rule for one key. What the key has used counts under the new
-limit, too. All servers on the same Redis know of it within a second.
+limit, too. All servers on the same Redis know of it within a second. Further limits of
+the rule (also) stay as they are, unless the key is banned or unlimited.
 ` + aboutOverrides,
 		Example: `  penstock override set shop/user 42 600/1m --reason "ticket 4711"
   penstock override set shop/user 42 ban --for 24h --reason abuse
-  penstock override set 'shop/path=\/login/remote_address' 203.0.113.0/24 ban --reason "ticket 4712"
+  penstock override set --domain shop path=/login remote_address=203.0.113.0/24 ban --reason "ticket 4712"
   penstock override set shop/user 'tenant-7:*' unlimited --reason "load test"`,
-		Args: wantArgs("RULE", "KEY", "LIMIT"),
 	}
+	o.addTarget(c, "LIMIT")
 	c.Flags().StringVar(&o.reason, "reason", "", "why, for the list and for the server's audit log; required")
 	c.Flags().StringVar(&o.duration, "for", "", "how long, such as 10m or 24h; by default for good")
 	c.Flags().StringVar(&o.until, "until", "", "until when, such as 2026-03-04T12:00:00Z")
 	return o.command(c, "admin", o.set)
 }
 
+// addTarget adds the flags that name the rule and the key of an override, and checks the arguments: those, and what
+// follows them.
+func (o *overrideSubcommand) addTarget(c *cobra.Command, more ...string) {
+	c.Flags().StringVar(&o.rule, "rule", "", "name of the rule, in place of the argument")
+	c.Flags().StringVar(&o.domain, "domain", "", "domain of the rule, whose entries name the key as for peek")
+	c.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case o.domain != "" && o.rule != "":
+			return errors.New("--domain and --rule: want one of them")
+		case o.domain != "" && len(args) < 1+len(more), o.domain == "" && o.rule == "":
+			if o.domain != "" {
+				return wantArgs(append([]string{"KEY=VALUE"}, more...)...)(c, args)
+			}
+			return wantArgs(append([]string{"RULE", "KEY"}, more...)...)(c, args)
+		case o.rule != "":
+			return wantArgs(append([]string{"KEY"}, more...)...)(c, args)
+		}
+		return nil
+	}
+}
+
+// target returns the rule and the key of an override, and the arguments after them. The server says which rule
+// entries of a domain mean: its name has other escapes than they.
+func (o *overrideSubcommand) target(c *cobra.Command, at *connection, args []string, more int) (rule, key string, rest []string, err error) {
+	named, rest := args[:len(args)-more], args[len(args)-more:]
+	switch {
+	case o.rule != "":
+		return o.rule, named[0], rest, nil
+	case o.domain == "":
+		return named[0], named[1], rest, nil
+	}
+	entries, err := parseEntries(named)
+	if err != nil {
+		return "", "", nil, err
+	}
+	var found adminapi.Explanation
+	query := queryOf("domain", o.domain, "key", string(rules.AppendKey(nil, entries)))
+	if _, err = at.admin(c.Context(), adminRequest{method: http.MethodGet, path: "/v1/explain", query: query}, &found); err != nil {
+		return "", "", nil, err
+	}
+	if found.Rule == nil {
+		return "", "", nil, fmt.Errorf("no rule of domain %.200q applies to %.200q", o.domain, strings.Join(named, " "))
+	}
+	return *found.Rule, strings.Join(named, ","), rest, nil
+}
+
 func (o *overrideSubcommand) set(c *cobra.Command, at *connection, args []string) error {
+	rule, key, rest, err := o.target(c, at, args, 1)
+	if err != nil {
+		return err
+	}
 	body, err := json.Marshal(map[string]string{
-		"rule": args[0], "key": args[1], "limit": args[2], "reason": o.reason, "for": o.duration, "until": o.until,
+		"rule": rule, "key": key, "limit": rest[0], "reason": o.reason, "for": o.duration, "until": o.until,
 	})
 	if err != nil {
 		return err
@@ -91,7 +144,7 @@ func (o *overrideSubcommand) put(c *cobra.Command, at *connection, contentType s
 	}
 	fmt.Fprintf(c.OutOrStdout(), "set: %s\n", plural(changed.Set, "override"))
 	if changed.Note != "" {
-		fmt.Fprintf(c.OutOrStdout(), "note: %s\n", changed.Note)
+		fmt.Fprintf(c.OutOrStdout(), "note: %s\n", printable(changed.Note))
 	}
 	return nil
 }
@@ -99,14 +152,18 @@ func (o *overrideSubcommand) put(c *cobra.Command, at *connection, contentType s
 func overrideDeleteCommand() *cobra.Command {
 	o := &overrideSubcommand{}
 	c := &cobra.Command{
-		Use:     "delete RULE KEY",
+		Use:     "delete RULE KEY | delete --domain DOMAIN KEY=VALUE...",
 		Short:   "End the override of a key",
 		Example: `  penstock override delete shop/user 42 --reason "ticket 4711"`,
-		Args:    wantArgs("RULE", "KEY"),
 	}
+	o.addTarget(c)
 	c.Flags().StringVar(&o.reason, "reason", "", "why, for the server's audit log; required")
 	return o.command(c, "admin", func(c *cobra.Command, at *connection, args []string) error {
-		query := url.Values{"rule": {args[0]}, "key": {args[1]}, "reason": {o.reason}}
+		rule, key, _, err := o.target(c, at, args, 0)
+		if err != nil {
+			return err
+		}
+		query := url.Values{"rule": {rule}, "key": {key}, "reason": {o.reason}}
 		if _, err := at.admin(c.Context(), adminRequest{method: http.MethodDelete, path: overridesPath, query: query}, nil); err != nil {
 			return err
 		}

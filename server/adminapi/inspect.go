@@ -47,24 +47,24 @@ func (s *Server) inspect(r *http.Request) (*inspection, error) {
 	}
 	shown := targets[:min(len(targets), maxInspectedRules)]
 	result.More = more || len(shown) < len(targets)
-	for _, t := range shown {
-		state, err := s.peek(r.Context(), t)
+	for _, limits := range shown {
+		state, err := s.peek(r.Context(), limits)
 		if err != nil {
 			return nil, err
 		}
 		result.States = append(result.States, state)
-		result.Seen = append(result.Seen, seen[t.key]...)
-		delete(seen, t.key)
+		result.Seen = append(result.Seen, seen[limits[0].key]...)
+		delete(seen, limits[0].key)
 	}
 	return result, nil
 }
 
 // seen returns what the lists of top keys have of the targets, by key.
-func (s *Server) seen(targets []keyTarget) map[string][]observe.SeenKey {
+func (s *Server) seen(targets [][]keyTarget) map[string][]observe.SeenKey {
 	all := map[string][]observe.SeenKey{}
-	for _, t := range targets {
-		if _, ok := all[t.key]; !ok {
-			all[t.key] = s.observer.Seen(t.key)
+	for _, limits := range targets {
+		if key := limits[0].key; all[key] == nil {
+			all[key] = s.observer.Seen(key)
 		}
 	}
 	return all
@@ -72,29 +72,34 @@ func (s *Server) seen(targets []keyTarget) map[string][]observe.SeenKey {
 
 // sortByInterest sorts keys of rules by what an operator who writes a value alone may mean, and
 // those of one kind as the rules are.
-func (s *Server) sortByInterest(ctx context.Context, targets []keyTarget, seen map[string][]observe.SeenKey) {
-	of, keys := make([]*rules.Rule, len(targets)), make([]string, len(targets))
-	for i, t := range targets {
-		of[i], keys[i] = t.rule, t.key
+func (s *Server) sortByInterest(ctx context.Context, targets [][]keyTarget, seen map[string][]observe.SeenKey) {
+	var of []*rules.Rule
+	var keys []string
+	for _, t := range slices.Concat(targets...) {
+		of, keys = append(of, t.rule), append(keys, t.key)
 	}
 	charged, _ := s.engine.Charged(ctx, of, keys) // without an answer nothing is; the peeks will tell why
 	rank := map[*rules.Rule]int{}
-	for i, t := range targets {
-		switch {
-		case slices.ContainsFunc(seen[t.key], func(k observe.SeenKey) bool { return k.Rule == t.rule.Name }):
-		case t.override != nil:
-			rank[t.rule] = 1
-		case charged[i]:
-			rank[t.rule] = 2
-		default:
-			rank[t.rule] = 3
+	for _, limits := range targets {
+		rank[limits[0].rule] = 3
+		for i, t := range limits {
+			switch {
+			case slices.ContainsFunc(seen[t.key], func(k observe.SeenKey) bool { return k.Rule == t.rule.Name }):
+				rank[limits[0].rule] = 0
+			case t.override != nil:
+				rank[limits[0].rule] = min(rank[limits[0].rule], 1)
+			case charged[i]:
+				rank[limits[0].rule] = min(rank[limits[0].rule], 2)
+			}
 		}
+		charged = charged[len(limits):]
 	}
-	slices.SortStableFunc(targets, func(a, b keyTarget) int { return rank[a.rule] - rank[b.rule] })
+	slices.SortStableFunc(targets, func(a, b []keyTarget) int { return rank[a[0].rule] - rank[b[0].rule] })
 }
 
-// findAll returns the keys that a request means, and whether there are more of them.
-func (s *Server) findAll(r *http.Request) (targets []keyTarget, more bool, err error) {
+// findAll returns the keys that a request means, each under all limits of its rule, and whether there are
+// more of them.
+func (s *Server) findAll(r *http.Request) (targets [][]keyTarget, more bool, err error) {
 	k, err := decodeKeyParameters(r)
 	if err != nil {
 		return nil, false, err
@@ -103,8 +108,8 @@ func (s *Server) findAll(r *http.Request) (targets []keyTarget, more bool, err e
 		if err := k.check(); err != nil {
 			return nil, false, err
 		}
-		t, err := s.find(k)
-		return []keyTarget{t}, false, err
+		limits, err := s.find(k)
+		return [][]keyTarget{limits}, false, err
 	}
 	if k.key == "" || len(k.entries) > 0 {
 		return nil, false, &parameterError{"key", "want a key, alone or with one of rule, limit and domain"}
@@ -115,13 +120,13 @@ func (s *Server) findAll(r *http.Request) (targets []keyTarget, more bool, err e
 
 // findUnderAllRules returns the keys that a text means, one for each rule that has such a
 // key.
-func (s *Server) findUnderAllRules(text string) (targets []keyTarget, more bool) {
+func (s *Server) findUnderAllRules(text string) (targets [][]keyTarget, more bool) {
 	set := s.engine.Rules()
 	if set == nil {
 		return nil, false
 	}
 	for _, rule := range set.Rules() {
-		if rule.Unlimited {
+		if rule.Unlimited || rule.IsFurther() { // its rule has it
 			continue
 		}
 		key, err := set.ParseKey(rule, text)
@@ -131,7 +136,7 @@ func (s *Server) findUnderAllRules(text string) (targets []keyTarget, more bool)
 		if len(targets) == maxSearchedRules {
 			return targets, true
 		}
-		targets = append(targets, s.underOverride(newTarget(rule, key)))
+		targets = append(targets, s.underAllLimits(newTarget(rule, key)))
 	}
 	return targets, false
 }

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,37 +26,54 @@ import (
 // it. A key can be any bytes, escaped as usual in a URL.
 func (s *Server) key(r *http.Request) (*KeyState, error) {
 	k, err := decodeKeyRequest(r)
-	var t keyTarget
+	var limits []keyTarget
 	if err == nil {
-		t, err = s.find(k)
+		limits, err = s.find(k)
 	}
 	if err != nil {
 		s.refuse(r, k.target(), k.reason, err.Error())
 		return nil, err
 	}
-	return s.takeOrAct(r, k, t)
+	return s.peekOrAct(r, k, limits)
 }
 
-// takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.
-func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*KeyState, error) {
+// peekOrAct peeks at a key, or refunds or resets it, under all limits of its rule.
+func (s *Server) peekOrAct(r *http.Request, k *keyRequest, limits []keyTarget) (*KeyState, error) {
 	if k.cost == 0 && k.id == "" {
-		return s.peek(r.Context(), t)
+		return s.peek(r.Context(), limits)
 	}
-	e := entry(r)
-	e.Reason, e.Target = k.reason, t.auditTarget()
-	var d penstock.Decision
-	err := s.options.Audit.Record([]audit.Entry{e}, func(ps []*audit.Pending) (err error) {
-		d, err = s.act(r.Context(), k, t, ps[0])
-		return err
-	})
-	if err != nil {
-		return nil, err
+	ds := make([]penstock.Decision, len(limits))
+	for i, t := range limits {
+		var err error
+		if ds[i], err = s.actOnRecord(r, k, t); err != nil {
+			return nil, halfDone(limits, i, err)
+		}
+		r = r.WithContext(context.WithoutCancel(r.Context())) // a caller that leaves gets all limits or none
 	}
-	state, err := s.stateAfter(r.Context(), t, d)
+	state, err := s.stateAfter(r.Context(), limits, ds)
 	if err != nil {
 		return nil, fmt.Errorf("do not repeat it: it is done, but the state of the key cannot be read: %w", err)
 	}
 	return state, nil
+}
+
+// halfDone returns the error of an action that was carried out under the first limits of a rule only.
+func halfDone(limits []keyTarget, done int, err error) error {
+	if done == 0 {
+		return err
+	}
+	return fmt.Errorf("it is done under %s, and not under %s: repeat it with rule=%[2]s: %w", limits[done-1].rule.Name, limits[done].rule.Name, err)
+}
+
+// actOnRecord refunds, settles or resets a key under one limit, with a record in the audit log.
+func (s *Server) actOnRecord(r *http.Request, k *keyRequest, t keyTarget) (d penstock.Decision, err error) {
+	e := entry(r)
+	e.Reason, e.Target = k.reason, t.auditTarget()
+	err = s.options.Audit.Record([]audit.Entry{e}, func(ps []*audit.Pending) (err error) {
+		d, err = s.act(r.Context(), k, t, ps[0])
+		return err
+	})
+	return d, err
 }
 
 // act refunds, settles or resets a key, and adds to the record what that has changed.
@@ -225,31 +244,73 @@ type KeyState struct {
 	// Override is the one that applies to the key. Of a limit that it replaces, Limit
 	// is the new one.
 	Override *Override `json:"override,omitempty"`
+
+	// If the rule has further limits, Of is its name, Rule that of its tightest limit, which
+	// the rest is about, and Also are the states under its others.
+	Of   string      `json:"of,omitempty"`
+	Also []*KeyState `json:"also,omitempty"`
+
+	next penstock.Decision // about one unit
 }
 
 // peek returns the state of the key. The counters of requests do not include it.
-func (s *Server) peek(ctx context.Context, t keyTarget) (*KeyState, error) {
-	d, err := s.peekUnits(ctx, t)
-	if err != nil {
-		return nil, err
+func (s *Server) peek(ctx context.Context, limits []keyTarget) (*KeyState, error) {
+	ds := make([]penstock.Decision, len(limits))
+	for i, t := range limits {
+		var err error
+		if ds[i], err = s.peekUnits(ctx, t); err != nil {
+			return nil, err
+		}
 	}
-	return s.stateAfter(ctx, t, d)
+	return s.stateAfter(ctx, limits, ds)
 }
 
-// stateAfter returns the state of the key after a decision.
-func (s *Server) stateAfter(ctx context.Context, t keyTarget, d penstock.Decision) (*KeyState, error) {
-	next, err := s.nextUnit(ctx, t, d)
-	if err != nil {
-		return nil, err
+// stateAfter returns the state of the key after a decision under each of its limits.
+func (s *Server) stateAfter(ctx context.Context, limits []keyTarget, ds []penstock.Decision) (*KeyState, error) {
+	states := make([]*KeyState, len(limits))
+	for i, t := range limits {
+		next, err := s.nextUnit(ctx, t, ds[i])
+		if err != nil {
+			return nil, err
+		}
+		states[i] = t.state(ds[i], next)
 	}
-	return t.state(d, next), nil
+	return combine(states), nil
+}
+
+// combine returns the state under the tightest limit of a rule, with the states under its others.
+func combine(states []*KeyState) *KeyState {
+	most := 0
+	for i := range states {
+		if states[i].tighterThan(states[most]) {
+			most = i
+		}
+	}
+	tightest := states[most]
+	if len(states) > 1 {
+		tightest.Of, tightest.Also = states[0].Rule, slices.Delete(states, most, most+1)
+	}
+	return tightest
+}
+
+// tighterThan reports whether a limit says more about the next unit than another one of the rule. A ban
+// says most: neither time nor a refund ends it.
+func (state *KeyState) tighterThan(other *KeyState) bool {
+	if banned := state.isBanned(); banned != other.isBanned() {
+		return banned
+	}
+	return state.next.TighterThan(other.next)
+}
+
+func (state *KeyState) isBanned() bool {
+	return state.Override != nil && state.Override.Limit == overrides.Banned.String()
 }
 
 // nextUnit returns when a request for one unit will be granted; 0 is now. Peeks do not
-// say that, so it requests a unit if none remains. If there is one after all, it is
+// say that, so it requests a unit if none remains that may be taken. If there is one after all, it is
 // refunded, even if the caller has gone.
 func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision) (time.Duration, error) {
-	if d.Remaining > 0 {
+	if d.Remaining > t.keepFree() {
 		return 0, nil
 	}
 	if t.limit.HasPermits() {
@@ -300,6 +361,7 @@ func (t *keyTarget) state(d penstock.Decision, next time.Duration) *KeyState {
 	state := &KeyState{
 		Limit: t.limit.String(), Key: t.key, WouldAllow: next == 0, RetryAfter: httpserver.AppendSeconds(nil, next),
 		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'),
+		next:     penstock.Decision{Allowed: next == 0, Remaining: d.Remaining, RetryAfter: next, ResetAfter: d.ResetAfter},
 	}
 	if t.limit.HasPermits() {
 		held := heldPermits(&d)
@@ -323,10 +385,13 @@ func (state *KeyState) setOverride(e *overrides.Entry) {
 	state.Override = &o
 	switch e.Kind {
 	case overrides.Unlimited:
-		state.WouldAllow, state.RetryAfter = true, httpserver.AppendSeconds(nil, 0)
+		state.next = penstock.Decision{Allowed: true, Remaining: math.MaxInt64}
 	case overrides.Banned:
-		state.WouldAllow, state.RetryAfter = false, httpserver.AppendSeconds(nil, e.Remaining())
+		state.next = penstock.Decision{RetryAfter: e.Remaining()}
+	default:
+		return
 	}
+	state.WouldAllow, state.RetryAfter = state.next.Allowed, httpserver.AppendSeconds(nil, state.next.RetryAfter)
 }
 
 // auditTarget returns the key for the audit log.

@@ -12,7 +12,7 @@ import (
 	"github.com/penstock-io/penstock/server/requestlimits"
 )
 
-// A keyTarget is a key of a store, and the limit that it is counted under.
+// A keyTarget is a key of a store, and one limit that it is counted under.
 type keyTarget struct {
 	rule  *rules.Rule // nil for a limit that the request names
 	limit penstock.Limit
@@ -31,10 +31,42 @@ func (e *notFoundError) Error() string {
 	return e.what + ": did you mean " + e.nearest + "?"
 }
 
-// find returns the key that a request means, under the override that applies to it.
-func (s *Server) find(k *keyRequest) (keyTarget, error) {
+// find returns the key that a request means under each limit of its rule, and under the overrides that
+// apply to it.
+func (s *Server) find(k *keyRequest) ([]keyTarget, error) {
 	t, err := s.findTarget(k)
-	return s.underOverride(t), err
+	if err != nil {
+		return nil, err
+	}
+	return s.underAllLimits(t), nil
+}
+
+// underAllLimits returns a key of a rule under each limit of the rule. A key that is exempt from the rule is
+// under none of the further ones.
+func (s *Server) underAllLimits(t keyTarget) []keyTarget {
+	if t.rule == nil {
+		return []keyTarget{t}
+	}
+	var all []keyTarget
+	for _, rule := range t.rule.Limits() {
+		under := s.underOverride(newTarget(rule, t.key))
+		if all = append(all, under); rule == t.rule && under.isExempt() {
+			break
+		}
+	}
+	return all
+}
+
+func (t *keyTarget) isExempt() bool {
+	return t.override != nil && t.override.Kind == overrides.Unlimited
+}
+
+// keepFree returns how many units of its limit must remain after a take.
+func (t *keyTarget) keepFree() int64 {
+	if t.rule == nil || t.rule.KeepFree == 0 {
+		return 0
+	}
+	return t.rule.WithLimit(t.limit).KeepFree
 }
 
 // underOverride returns the target with the limit that an override of its whole key gives it. The

@@ -145,6 +145,13 @@ func (t *apiTest) sendQueries() {
 	for _, order := range observe.SortNames {
 		t.send(idle, "HEAD", "/v1/live?scope=daemon&sort="+order, "")
 	}
+	further := engine.New(penstock.NewMemory(nil), nil)
+	set, err := rules.Parse(rules.File{Name: "sms.yaml", Text: []byte("domain: sms\ndescriptors: [{key: phone, limit: 9/1h, also: 20/1d}]")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	further.SetRules(set)
+	t.send(newServer(t, further, adminapi.Options{Loopback: true}), "GET", "/v1/keys?domain=sms&phone=1", "")
 	noRules := newServer(t, engine.New(penstock.NewMemory(nil), nil), adminapi.Options{Loopback: true})
 	t.send(noRules, "GET", "/v1/explain?domain=edge&a=b", "")
 	t.send(noRules, "GET", "/v1/permits", "")

@@ -125,11 +125,29 @@ func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrid
 	default:
 		response.Note = "in force on this daemon alone, and lost when it ends: only Redis shares overrides, and --data keeps them"
 	}
-	if rule := s.engine.Rules().Rule(all[0].Rule); rule != nil && len(all) == 1 {
-		response.Note = strings.Trim(all[0].Note(rule)+"; "+response.Note, "; ")
-	}
+	response.Note = strings.Trim(s.noteOf(all)+"; "+response.Note, "; ")
 	writeJSON(w, http.StatusOK, response)
 	return nil
+}
+
+// noteOf returns what an operator may not expect of overrides: of several, the first of which there is something.
+func (s *Server) noteOf(all []overrides.Override) string {
+	set := s.engine.Rules()
+	if set == nil {
+		return ""
+	}
+	for i := range all {
+		rule := set.Rule(all[i].Rule)
+		if rule == nil {
+			continue
+		}
+		if note := all[i].Note(rule); note != "" && len(all) > 1 {
+			return fmt.Sprintf("override %d, of %s, and perhaps others: %s", i+1, rule.Name, note)
+		} else if note != "" {
+			return note
+		}
+	}
+	return ""
 }
 
 // readOverrides returns the overrides of the body, checked against the rules. With the error of one

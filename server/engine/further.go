@@ -90,14 +90,8 @@ func (s *Status) merge(o *Status) (tighter bool) {
 
 // isTighter reports whether a status says more about what is left than that of another limit.
 func (s *Status) isTighter(o *Status) bool {
-	a, b := &s.Decision, &o.Decision
-	switch {
-	case s.OverLimit != o.OverLimit:
+	if s.OverLimit != o.OverLimit {
 		return s.OverLimit
-	case a.Allowed != b.Allowed:
-		return !a.Allowed
-	case !a.Allowed:
-		return a.RetryAfter > b.RetryAfter
 	}
-	return a.Remaining < b.Remaining
+	return s.Decision.TighterThan(o.Decision)
 }

@@ -3,6 +3,7 @@ package overrides
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/rules"
@@ -38,19 +39,23 @@ func (o *Override) CheckRule(rule *rules.Rule, claim func(...penstock.Limit) err
 }
 
 // Note returns what an operator may not expect of a limit for a key of a rule, or "": it has nothing of the rule's limit
-// but what its text says.
+// but what its text says, and the further limits of the rule stay.
 func (o *Override) Note(rule *rules.Rule) string {
 	action, err := ParseAction(o.Limit)
 	if err != nil || action.Kind != Limited {
 		return ""
 	}
+	var notes []string
 	switch own, others := action.Limit.Normal(), rule.Limit.Normal(); {
 	case own.Algorithm != others.Algorithm:
-		return fmt.Sprintf("this key has a %s, other keys of the rule a %s", own.Algorithm, others.Algorithm)
+		notes = append(notes, fmt.Sprintf("this key has a %s, other keys of the rule a %s", own.Algorithm, others.Algorithm))
 	case own.IsBucket() && own.Burst == own.Count && others.Burst != others.Count:
-		return fmt.Sprintf("this key has a burst of %d, other keys of the rule one of %d; burst= sets it", own.Burst, others.Burst)
+		notes = append(notes, fmt.Sprintf("this key has a burst of %d, other keys of the rule one of %d; burst= sets it", own.Burst, others.Burst))
 	}
-	return ""
+	for _, also := range rule.Limits()[1:] {
+		notes = append(notes, fmt.Sprintf("also %s, which is unchanged: %s", also.Name, also.Limit.WithName("")))
+	}
+	return strings.Join(notes, "; ")
 }
 
 // LimitOfKey returns the limit that applies to a key of a rule, with the override that

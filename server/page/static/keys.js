@@ -184,10 +184,11 @@ export function open(root, context) {
 			}
 			if (!known.isConnected) results.replaceChildren(known, folded);
 			const states = answer.states.map((s) => ({ ...s, seen: answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || seen.limit === s.limit)) }));
-			const isIdle = (s) => states.length > 1 && !s.seen && !s.override && s.would_allow && !s.decision.reset_after;
+			const isUnused = (s) => !s.override && s.would_allow && !s.decision.reset_after;
+			const isIdle = (s) => states.length > 1 && !s.seen && [s, ...s.also ?? []].every(isUnused);
 			const rest = states.filter(isIdle);
 			for (const [node, list] of [[known, states.filter((s) => !isIdle(s))], [idle, rest]]) {
-				reconcile(node, list, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s));
+				reconcile(node, list, (s) => JSON.stringify([s.of ?? s.rule, s.of ? '' : s.limit, s.key]), newState, (card, s) => card.set(s));
 			}
 			folded.hidden = rest.length === 0;
 			setText(idleTitle, answer.more ? t('Nothing is charged to it under {n} rule and more|Nothing is charged to it under {n} rules and more', { n: rest.length })
@@ -201,14 +202,18 @@ export function open(root, context) {
 			const facts = el('dl.state-facts');
 			const last = el('div.last');
 			const acting = el('div.acts');
+			const rule = el('strong');
+			const limit = el('code');
 			const card = el('article.state',
-				el('header', el('strong', first.rule ?? t('limit in requests')), first.mode === 'shadow' ? el('span.tag.shadow', t('shadow')) : null, tag, el('code', limitText(first.limit))),
+				el('header', rule, first.mode === 'shadow' ? el('span.tag.shadow', t('shadow')) : null, tag, limit),
 				el('p.state-key', keyNode(first.key)), el('div.gauge', left, gauge), facts, last, acting);
 			card.set = (s) => {
 				const { decision: d, seen } = s;
 				const override = s.override ?? null;
 				const banned = override?.limit === 'ban';
 				const free = override?.limit === 'unlimited';
+				setText(rule, s.rule ?? t('limit in requests'));
+				setText(limit, limitText(s.limit));
 				setText(left, banned ? t('banned') : free ? t('unlimited') : leftText(d));
 				gauge.set(banned ? 0 : free ? 1 : d.limit ? d.remaining / d.limit : 0);
 				card.classList.toggle('out', !s.would_allow);
@@ -216,6 +221,7 @@ export function open(root, context) {
 				const list = [[t('Next request'), s.would_allow ? t('would be allowed') : s.retry_after === null ? t('denied for good') : t('denied for {time}', { time: seconds(s.retry_after) })]];
 				if (!banned && !free) list.push([t('Full again'), d.reset_after ? t('in {time}', { time: seconds(d.reset_after) }) : t('is full')]);
 				if (override) list.push(...overrideFacts(override));
+				for (const also of s.also ?? []) list.push([also.rule, also.override?.limit === 'unlimited' ? t('unlimited') : `${leftText(also.decision)} · ${limitText(also.limit)}`]);
 				if (seen?.asked) list.push([t('Asked lately'), countText(seen.asked)]);
 				if (seen?.denied) list.push([t('Denied lately'), countText(seen.denied)]);
 				facts.replaceChildren(...list.map(([name, value]) => el('div', el('dt', name), el('dd', value))));
@@ -231,24 +237,25 @@ export function open(root, context) {
 		function actionsOf(s) {
 			const own = s.override;
 			const target = { rule: s.rule, key: s.key };
+			const whole = { ...target, rule: s.of ?? s.rule }; // a ban is of all limits, another limit of the one that is shown
 			const settles = !s.rule || limited.find((r) => r.name === s.rule)?.settings?.some(({ name }) => name === 'settle');
 			return [
 				...(own ? [['end', own.limit === 'ban' ? t('End the ban') : t('End the override'), 'danger', () => endOverride(context, own)]] : []),
 				...(own ? [['change', t('Change'), '', () => setOverride(context, { rule: own.rule, key: own.key, limit: own.limit }, own)]] : []),
 				...(s.rule && !own ? [['override', t('Override'), '', () => setOverride(context, target, null)]] : []),
-				...(s.rule && !own ? [['ban', t('Ban'), '', () => setOverride(context, { ...target, limit: 'ban', for: '1h' }, null)]] : []),
+				...(s.rule && !own ? [['ban', t('Ban'), '', () => setOverride(context, { ...whole, limit: 'ban', for: '1h' }, null)]] : []),
 				['refund', t('Refund'), '', () => refund(s)],
 				...(settles ? [['settle', t('Settle'), '', () => settle(s)]] : []),
 				['reset', t('Reset'), 'danger', () => reset(s)],
 			];
 		}
 
-		const named = (s) => ({ key: el('b', keyNode(s.key)), rule: s.rule ? el('b', s.rule) : el('code', limitText(s.limit)), left: el('b', leftText(s.decision)) });
+		const named = (s) => ({ key: el('b', keyNode(s.key)), rule: s.rule ? el('b', s.of ?? s.rule) : el('code', limitText(s.limit)), left: el('b', leftText(s.decision)) });
 		const noUndo = () => el('span.muted', ` ${t('It cannot be undone.')}`);
 
 		// actOn asks about an action on what is charged to a key, and says what is left after it.
 		function actOn(s, action, call, done) {
-			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: s.limit, key: s.key };
+			const query = s.rule ? { rule: s.of ?? s.rule, key: s.key } : { limit: s.limit, key: s.key };
 			act(context, {
 				...action, work: (reason) => call({ ...query, reason }),
 				done: (after) => {

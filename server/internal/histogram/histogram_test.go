@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/server/internal/histogram"
 )
 

@@ -1,8 +1,11 @@
 package doctest
 
 import (
+	"encoding/csv"
+	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -99,4 +102,49 @@ func tableRows(text string) (rows []string) {
 		}
 	}
 	return rows
+}
+
+// What both READMEs say of speed is what the plot in them shows.
+func TestREADMESaysWhatItsPlotShows(t *testing.T) {
+	ns := decisionTimes(t)
+	next := math.MaxFloat64
+	for limiter, at := range ns {
+		if limiter != "floor" && limiter != "penstock" {
+			next = min(next, at["1000000"])
+		}
+	}
+	own, floor := ns["penstock"], ns["floor"]
+	for _, name := range []string{english, chinese} {
+		text := readPage(t, name)
+		for what, ratio := range map[string]float64{
+			"one key, of the floor":           own["1"] / floor["1"],
+			"a million keys, of the floor":    own["1000000"] / floor["1000000"],
+			"the next limiter, of this one's": next / own["1000000"],
+		} {
+			if want := strconv.FormatFloat(ratio, 'f', 1, 64); !strings.Contains(text, want+" ×") && !strings.Contains(text, want+" 倍") {
+				t.Errorf("%s does not say %s, the time at %s", name, want, what)
+			}
+		}
+	}
+}
+
+// decisionTimes returns the nanoseconds that are plotted, by limiter and number of keys.
+func decisionTimes(t *testing.T) map[string]map[string]float64 {
+	t.Helper()
+	rows, err := csv.NewReader(strings.NewReader(readPage(t, "bench/results/keys.csv"))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]map[string]float64{}
+	for _, row := range rows[1:] {
+		ns, err := strconv.ParseFloat(row[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all[row[0]] == nil {
+			all[row[0]] = map[string]float64{}
+		}
+		all[row[0]][row[1]] = ns
+	}
+	return all
 }

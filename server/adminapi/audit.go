@@ -63,7 +63,7 @@ func (s *Server) refuse(r *http.Request, t audit.Target, reason, detail string) 
 // refuseUnread is refuse for a request of which nothing but the URL was read.
 func (s *Server) refuseUnread(r *http.Request, detail string) {
 	k, _ := decodeKeyParameters(r) // an error leaves what came before it
-	s.refuse(r, k.target(), k.reason, detail)
+	s.refuse(r, s.refusedTarget(k), k.reason, detail)
 }
 
 // checkReason returns an error unless the reason of an action says something.

@@ -9,3 +9,6 @@ func (s *Server) Paths() (all []string) {
 	}
 	return all
 }
+
+// NumberOfActions returns how many requests change something.
+func NumberOfActions() int { return len(actions) }

@@ -31,7 +31,7 @@ func (s *Server) key(r *http.Request) (*KeyState, error) {
 		limits, err = s.find(k)
 	}
 	if err != nil {
-		s.refuse(r, k.target(), k.reason, err.Error())
+		s.refuse(r, s.refusedTarget(k), k.reason, err.Error())
 		return nil, err
 	}
 	return s.peekOrAct(r, k, limits)
@@ -106,13 +106,29 @@ type keyRequest struct {
 	reason  string
 }
 
-// target returns the key as the request names it, for the audit log.
-func (k *keyRequest) target() audit.Target {
+// refusedTarget returns the key as a request names it that is refused, for the audit log. A parameter that is no entry of
+// a rule may be there by mistake, such as a token: it is recorded without its value.
+func (s *Server) refusedTarget(k *keyRequest) audit.Target {
 	t := audit.Target{Domain: k.domain, Rule: k.rule, Limit: k.limit, Key: k.key}
-	if k.key == "" {
-		t.Key = string(rules.AppendKey(nil, k.entries))
+	if t.Key != "" || len(k.entries) == 0 {
+		return t
+	}
+	t.Key = withoutValues(k.entries)
+	if set := s.engine.Rules(); set != nil {
+		if rule, key := set.Domain(k.domain).Match(k.entries, nil); rule != nil {
+			t.Key = string(key)
+		}
 	}
 	return t
+}
+
+// withoutValues returns the text of entries, with dots in place of their values.
+func withoutValues(entries []rules.Entry) string {
+	names := slices.Clone(entries)
+	for i := range names {
+		names[i].Value = "..."
+	}
+	return string(rules.AppendKey(nil, names))
 }
 
 const maxParameters = 24

@@ -119,7 +119,7 @@ func findByEntries(set *rules.Set, k *keyRequest) (keyTarget, error) {
 	}
 	rule, key := domain.Match(k.entries, nil)
 	if rule == nil {
-		what := fmt.Sprintf("no such rule: none of domain %s applies to %.200q", domain.Name, rules.AppendKey(nil, k.entries))
+		what := fmt.Sprintf("no such rule: none of domain %s applies to %.200q", domain.Name, withoutValues(k.entries))
 		return keyTarget{}, &notFoundError{what, nearestForm(k, set)}
 	}
 	if rule.Unlimited {

@@ -172,7 +172,7 @@ func decodeOverridesCSV(body io.Reader) (all []overrideRequest, err error) {
 func checkColumns(header []string) error {
 	for i, name := range header {
 		if slices.Index(header, name) < i || name != "for" && !slices.Contains(columns, name) {
-			return fmt.Errorf("column %.80q: want each of %s, for at most once", name, strings.Join(columns, ", "))
+			return fmt.Errorf("column %d of the table: want each of %s, for at most once", i+1, strings.Join(columns, ", "))
 		}
 	}
 	for _, name := range []string{"rule", "key", "limit"} {

@@ -189,7 +189,7 @@ func TestOverridesRejectsBadRequests(t *testing.T) {
 		"":                      "want a table in CSV",
 		"rule,key\na,b\n":       "no column limit",
 		"rule,key,limit,rule":   "at most once",
-		"rule,key,limit,extra":  `column \"extra\": want each of rule, key, limit, until, reason, strikes, last_used, for at most once`,
+		"rule,key,limit,extra":  `column 4 of the table: want each of rule, key, limit, until, reason, strikes, last_used, for at most once`,
 		"rule,key,limit\na,b\n": "wrong number of fields",
 		"rule,key,limit\n":      "at least one",
 	} {

@@ -133,8 +133,8 @@ var plainEscapes = strings.NewReplacer(`\\`, "", `\ufffd`, "\uFFFD")
 // unescape returns what a string in quotes stands for. Half a surrogate pair becomes U+FFFD, of
 // which there are more then than in the text.
 func unescape(quoted string) (s string, err error) {
-	if err := json.Unmarshal([]byte(quoted), &s); err != nil {
-		return "", &fieldError{problem: err.Error()}
+	if err := json.Unmarshal([]byte(quoted), &s); err != nil { // its words are those of a version of Go
+		return "", &fieldError{problem: `want a valid escape in a string, such as \n or \u0041`}
 	}
 	replaced := strings.Count(s, "\uFFFD")
 	if replaced > 0 && replaced > strings.Count(plainEscapes.Replace(strings.ToLower(quoted)), "\uFFFD") {

@@ -36,10 +36,10 @@ func ParseQuery(raw string, limit int) ([]Parameter, error) {
 func parameter(text string) (p Parameter, err error) {
 	name, value, _ := strings.Cut(text, "=")
 	if p.Name, err = url.QueryUnescape(name); err != nil {
-		return p, fmt.Errorf("%w: %w", ErrBadQuery, err)
+		return p, fmt.Errorf("%w: invalid URL escape in a name", ErrBadQuery)
 	}
 	if p.Value, err = url.QueryUnescape(value); err != nil {
-		return p, fmt.Errorf("%w: %s: %w", ErrBadQuery, p.Name, err)
+		return p, fmt.Errorf("%w: invalid URL escape in the value of %.80q", ErrBadQuery, p.Name)
 	}
 	return p, nil
 }

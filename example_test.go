@@ -563,6 +563,36 @@ func ExampleStoreFunc() {
 	// map[user:42:3]
 }
 
+// Metrics of a program. The store is observed once, and both limiters are made with the result, so
+// that one call decides both.
+func ExampleWithObserver() {
+	ctx := context.Background()
+	store := penstock.WithObserver(penstock.NewMemory(nil), func(o penstock.Observation) {
+		fmt.Printf("%s of %s: allowed=%v, %d units\n", o.Request.Limit.Name, o.Request.Key, o.Decision.Allowed, o.Decision.Granted)
+	})
+	address, _ := penstock.New(store, penstock.PerHour(100).WithName("address"))
+	user, _ := penstock.New(store, penstock.PerHour(1).WithBurst(1).WithName("user"))
+
+	for range 2 {
+		rs := []penstock.Request{address.Request("192.0.2.7"), user.Request("ann")}
+		_ = penstock.TakeAll(ctx, store, rs, make([]penstock.Decision, len(rs)))
+	}
+	// Output:
+	// address of 192.0.2.7: allowed=true, 1 units
+	// user of ann: allowed=true, 1 units
+	// address of 192.0.2.7: allowed=true, 0 units
+	// user of ann: allowed=false, 0 units
+}
+
+// A wrapper that only watches names the store that it wraps, whose type can then be found.
+func ExampleStoreAs() {
+	store := penstock.WithObserver(penstock.NewMemory(nil), func(penstock.Observation) {})
+	memory, ok := penstock.StoreAs[*penstock.Memory](store)
+	fmt.Println(memory.Stats().Keys, ok)
+	// Output:
+	// 0 true
+}
+
 // A store is bounded. This one has room for two keys, which is far too few: when it
 // is full, new keys share one overflow bucket, and active keys keep their state.
 func ExampleMemoryOptions() {

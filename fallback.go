@@ -165,7 +165,7 @@ func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 		clock:     monotime.New(o.Now),
 	}
 	f.initShards(defaults.Or(o.MaxKeys, defaultFallbackKeys))
-	bounded, ok := primary.(TimeoutStore)
+	bounded, ok := StoreAs[TimeoutStore](primary)
 	f.setsTimer = !ok || bounded.Timeout() <= 0 || bounded.Timeout() > f.timeout
 	f.batchFunc = f.decide
 	return f

@@ -28,7 +28,7 @@ type fallbackShard struct {
 
 func (f *Fallback) initShards(maxKeys int) {
 	n := 1
-	if s, ok := f.primary.(ShardedStore); ok && s.Shards() > 1 {
+	if s, ok := StoreAs[ShardedStore](f.primary); ok && s.Shards() > 1 {
 		n, f.shardOf = s.Shards(), s.ShardOf
 	}
 	f.shards = make([]fallbackShard, n)

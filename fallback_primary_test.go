@@ -54,7 +54,7 @@ func TestFallbackCountsEarlyEndsWithEnoughTime(t *testing.T) {
 }
 
 // A waitingStore bounds the time that a server has, but not that calls wait for others before.
-type waitingStore struct{ StoreFunc }
+type waitingStore struct{ Store }
 
 func (waitingStore) Timeout() time.Duration { return 50 * time.Millisecond }
 
@@ -65,10 +65,10 @@ func TestFallbackIgnoresCallersThatLeaveCrowd(t *testing.T) {
 	leave()
 	for failure, wantDown := range map[error]int{context.Canceled: 0, ErrUnavailable: 1} {
 		clock := time.Unix(0, 0)
-		store := waitingStore{func(context.Context, Request) (Decision, error) {
+		store := waitingStore{StoreFunc(func(context.Context, Request) (Decision, error) {
 			clock = clock.Add(time.Second)
 			return Decision{}, failure
-		}}
+		})}
 		f := WithFallback(store, nil, &FallbackOptions{Failures: 3, Now: func() time.Time { return clock }})
 		f.shards[0].verifyAt.Store(1 << 62) // its peeks are another test
 		for range 5 {

@@ -54,6 +54,9 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if s == nil {
 		return nil, errNoStore
 	}
+	if err := checkIdentity(s); err != nil {
+		return nil, err
+	}
 	lim := &Limiter{store: s}
 	tick, key := int64(1), (*siphash.Key)(nil)
 	if m, ok := s.(*Memory); ok {
@@ -67,7 +70,7 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w, ok := s.(*WarmUp); ok {
+	if w, ok := StoreAs[*WarmUp](s); ok {
 		if err := w.checkLimit(l); err != nil {
 			return nil, err
 		}

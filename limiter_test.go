@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -265,6 +266,35 @@ func TestLimiterBadInputNamesFieldAndChargesNothing(t *testing.T) {
 		}
 	}
 	expectRemaining(t, lim, "k", 5)
+}
+
+// Values of a listedStore, and of a bareFunc, cannot be compared.
+type listedStore struct {
+	penstock.Store
+	hooks []func()
+}
+
+type bareFunc func()
+
+func (bareFunc) Take(context.Context, penstock.Request) (penstock.Decision, error) {
+	return penstock.Decision{}, nil
+}
+
+func TestNewRefusesStoreThatCannotBeCompared(t *testing.T) {
+	bare, listed := bareFunc(func() {}), listedStore{penstock.AllowAll, nil}
+	for _, s := range []penstock.Store{bare, listed} {
+		if _, err := penstock.New(s, penstock.PerHour(1)); err == nil || !strings.Contains(err.Error(), "want a pointer to one") {
+			t.Errorf("%T: got %v, want advice", s, err)
+		}
+	}
+	for _, s := range []penstock.Store{&bare, &listed, penstock.AllowAll, struct{ penstock.Store }{penstock.AllowAll}} {
+		if _, err := penstock.New(s, penstock.PerHour(1)); err != nil {
+			t.Errorf("%T: %v", s, err)
+		}
+	}
+	if _, is := any(penstock.BatchFunc(nil)).(penstock.Store); is {
+		t.Error("a BatchFunc is a store without a pointer, and cannot be compared")
+	}
 }
 
 func TestNewWithoutStoreFails(t *testing.T) {

@@ -3,6 +3,8 @@ package penstock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -11,6 +13,10 @@ import (
 
 // A Store holds the state of keys and decides requests. It is safe for concurrent
 // use. [NewMemory] returns one.
+//
+// Limiters that were made with one store can be decided in one call, so a store has an
+// identity: it is a pointer, or another type whose values can be compared. [New] refuses others.
+// A wrapper is a store of its own. Wrap a store once, and make all limiters with the result.
 //
 // An error means that no decision was made; a denial is a decision. A store may
 // implement [BatchStore], [AtomicStore] and other optional interfaces. A wrapper
@@ -59,6 +65,29 @@ type TimeoutStore interface {
 	Timeout() time.Duration
 }
 
+// A TransparentStore decides as the store that it wraps does, and calls it as often as it is
+// called itself: it only watches, as an [Observer] does. Whoever asks it for a type of store or one of these
+// interfaces finds that of the wrapped one by [StoreAs], except for a TransientKeyStore,
+// because what watches may keep keys.
+type TransparentStore interface {
+	Store
+	Unwrap() Store
+}
+
+// StoreAs returns s as a T, or else the first such store that it wraps transparently.
+func StoreAs[T any](s Store) (found T, ok bool) {
+	for {
+		if found, ok = s.(T); ok {
+			return found, true
+		}
+		transparent, wraps := s.(TransparentStore)
+		if !wraps {
+			return found, false
+		}
+		s = transparent.Unwrap()
+	}
+}
+
 // A TransientKeyStore does not use Request.Key or Request.ID after a call has
 // returned, so the caller may reuse the memory of those strings. Any other store
 // may still send a request that timed out, and must be given copies.
@@ -70,13 +99,28 @@ type TransientKeyStore interface {
 // errNoStore is returned for a nil Store.
 var errNoStore = errors.New("penstock: no store: want a Store such as NewMemory(nil)")
 
-// A StoreFunc is a function used as a [Store]. It has only Take, so [TakeAll] and
+// checkIdentity returns an error if the store cannot be compared with others.
+func checkIdentity(s Store) error {
+	if !reflect.ValueOf(s).Comparable() {
+		return fmt.Errorf("penstock: store of type %T: its values cannot be compared: want a pointer to one", s)
+	}
+	return nil
+}
+
+// StoreFunc returns a store that calls take. It has only Take, so [TakeAll] and
 // [TakeEach] call it for one request after the other, even if the store it wraps
 // could decide them in one call.
-type StoreFunc func(ctx context.Context, r Request) (Decision, error)
+func StoreFunc(take func(ctx context.Context, r Request) (Decision, error)) Store {
+	return &funcStore{take}
+}
 
-// Take calls f.
-func (f StoreFunc) Take(ctx context.Context, r Request) (Decision, error) { return f(ctx, r) }
+// A funcStore is a function used as a store.
+type funcStore struct {
+	take func(context.Context, Request) (Decision, error)
+}
+
+// Take calls the function.
+func (s *funcStore) Take(ctx context.Context, r Request) (Decision, error) { return s.take(ctx, r) }
 
 // AllowAll is a store that grants every request and keeps no state.
 var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
@@ -102,11 +146,12 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 	return Decision{Limit: r.Limit.Capacity(), RetryAfter: Never}, nil
 })
 
-// A BatchFunc is a function used as a [Store], a [BatchStore] and an [AtomicStore], so that a
-// wrapper is written once for all three. It decides one request or several, each for itself or
-// all or nothing, and writes the decisions to ds, which is as long as rs. An error about one of
-// several requests is a [RequestError]. The function must not keep rs and ds, nor change rs.
-// [TakeBatch] calls the wrapped store in the same way.
+// A BatchFunc makes a [Store], a [BatchStore] and an [AtomicStore] of one function, so that a
+// wrapper is written once for all three. A wrapper embeds it; a pointer to one is a store too. The
+// function decides one request or several, each for itself or all or nothing, and writes the
+// decisions to ds, which is as long as rs. An error about one of several requests is a
+// [RequestError]. It must not keep rs and ds, nor change rs. [TakeBatch] calls the wrapped store
+// in the same way.
 type BatchFunc func(ctx context.Context, rs []Request, ds []Decision, all bool) error
 
 // batchFunc is how the wrappers of this package embed their function.
@@ -120,11 +165,11 @@ type single struct {
 
 var singles = sync.Pool{New: func() any { return new(single) }}
 
-// Take calls f with one request.
-func (f BatchFunc) Take(ctx context.Context, r Request) (Decision, error) {
+// Take calls the function with one request.
+func (f *BatchFunc) Take(ctx context.Context, r Request) (Decision, error) {
 	s := singles.Get().(*single)
 	s.rs[0] = r
-	err := f(ctx, s.rs[:], s.ds[:], false)
+	err := (*f)(ctx, s.rs[:], s.ds[:], false)
 	d := s.ds[0]
 	*s = single{} // it must not hold the key
 	singles.Put(s)
@@ -134,28 +179,29 @@ func (f BatchFunc) Take(ctx context.Context, r Request) (Decision, error) {
 	return d, err
 }
 
-// TakeEach calls f to decide the requests independently.
-func (f BatchFunc) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
+// TakeEach calls the function to decide the requests independently.
+func (f *BatchFunc) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
 	clearDecisions(rs, ds)
 	if err := checkLengths(rs, ds); err != nil {
 		return err
 	}
-	return f(ctx, rs, ds[:len(rs)], false)
+	return (*f)(ctx, rs, ds[:len(rs)], false)
 }
 
-// TakeAll calls f to decide the requests all or nothing.
-func (f BatchFunc) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
+// TakeAll calls the function to decide the requests all or nothing.
+func (f *BatchFunc) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := checkLengths(rs, ds); err != nil {
 		return undecided(err, rs, ds)
 	}
-	return undecided(f(ctx, rs, ds[:len(rs)], true), rs, ds)
+	return undecided((*f)(ctx, rs, ds[:len(rs)], true), rs, ds)
 }
 
 var (
 	_ AtomicStore       = (*Memory)(nil)
 	_ TransientKeyStore = (*Memory)(nil)
-	_ BatchStore        = BatchFunc(nil)
-	_ AtomicStore       = BatchFunc(nil)
+	_ BatchStore        = (*BatchFunc)(nil)
+	_ AtomicStore       = (*BatchFunc)(nil)
+	_ TransparentStore  = (*Observer)(nil)
 )
 
 // An Observation is one decision, for the metrics of a program.
@@ -172,28 +218,45 @@ type Observation struct {
 	Err error
 }
 
+// An Observer is a store whose decisions are observed. Use [WithObserver].
+type Observer struct {
+	batchFunc
+	next    Store
+	observe func(Observation)
+	clock   monotime.Clock
+}
+
 // WithObserver returns a store that calls observe after each decision of the next, once for
 // each request. Decision.Source tells which wrapper inside it decided, so use it as the
 // outermost wrapper; around a remote store, inside the wrappers, it observes only what that
 // store decides. The function is called concurrently, must not block and must not keep the Key
 // or the ID of the request. It costs two readings of the clock, and no memory.
-func WithObserver(next Store, observe func(Observation)) BatchFunc {
-	clock := monotime.New(nil)
-	return func(ctx context.Context, rs []Request, ds []Decision, all bool) error {
-		began := clock.Now()
-		err := TakeBatch(ctx, next, rs, ds, all)
-		took := time.Duration(clock.Now() - began)
-		failure := err
-		if failure != nil && len(rs) == 1 {
-			_, failure = indexOf(failure)
-		}
-		for i := range rs {
-			o := Observation{Request: rs[i], Decision: ds[i], Duration: took}
-			if ds[i] == (Decision{}) {
-				o.Err = failure
-			}
-			observe(o)
-		}
-		return err
+//
+// Observe a store once, and make all limiters with the result. Each call goes to the store of its limiter
+// and is seen there, so limiters of a store and of its observer, or of two observers, are not decided in one call.
+func WithObserver(next Store, observe func(Observation)) *Observer {
+	o := &Observer{next: next, observe: observe, clock: monotime.New(nil)}
+	o.batchFunc = o.decide
+	return o
+}
+
+// Unwrap returns the store that is observed.
+func (o *Observer) Unwrap() Store { return o.next }
+
+func (o *Observer) decide(ctx context.Context, rs []Request, ds []Decision, all bool) error {
+	began := o.clock.Now()
+	err := TakeBatch(ctx, o.next, rs, ds, all)
+	took := time.Duration(o.clock.Now() - began)
+	failure := err
+	if failure != nil && len(rs) == 1 {
+		_, failure = indexOf(failure)
 	}
+	for i := range rs {
+		seen := Observation{Request: rs[i], Decision: ds[i], Duration: took}
+		if ds[i] == (Decision{}) {
+			seen.Err = failure
+		}
+		o.observe(seen)
+	}
+	return err
 }

@@ -54,9 +54,9 @@ type Options struct {
 	Cost       func(context.Context, Call) int64
 
 	// Additional are further limiters. A call that one of them denies is
-	// charged to none. Limiters of one store are decided as one; several
-	// stores are asked one after the other, memory stores first. RetryInfo is
-	// the longest of the limiters that were asked. Optional.
+	// charged to none. Limiters of one store, wrapped once for all of them, are
+	// decided as one; several stores are asked one after the other, memory
+	// stores first. RetryInfo is the longest of the limiters that were asked. Optional.
 	Additional []Charge
 
 	// Rules choose the limits of a call, in place of limiters. Cost is what each descriptor

@@ -59,10 +59,10 @@ type Options struct {
 	After      func(Response) int64
 
 	// Additional are further limiters. A request that one of them denies is
-	// charged to none. Limiters of one store are decided as one; several
-	// stores are asked one after the other, memory stores first. Retry-After
-	// is the longest of the limiters that were asked: once one store denies,
-	// later stores are not asked. Optional.
+	// charged to none. Limiters of one store, wrapped once for all of them, are
+	// decided as one; several stores are asked one after the other, memory
+	// stores first. Retry-After is the longest of the limiters that were asked:
+	// once one store denies, later stores are not asked. Optional.
 	Additional []Charge
 
 	// Rules choose the limits of a request, in place of limiters. Cost is what each

@@ -85,10 +85,10 @@ func New(local penstock.Store, pools Pools, home penstock.Store, o *Options) (*S
 // answering returns home such that what a daemon decides without its own store is no answer. The shards of a Redis
 // never decide so.
 func answering(home penstock.Store) penstock.Store {
-	if _, ok := home.(penstock.ShardedStore); ok {
+	if _, ok := penstock.StoreAs[penstock.ShardedStore](home); ok {
 		return home
 	}
-	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	return new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		err := penstock.TakeBatch(ctx, home, rs, ds, all)
 		for i := range ds[:len(rs)] {
 			if ds[i].Source == penstock.SourceFallback {
@@ -96,7 +96,7 @@ func answering(home penstock.Store) penstock.Store {
 			}
 		}
 		return err
-	})
+	}))
 }
 
 // onFailure is that of the fallback of home.

@@ -31,7 +31,7 @@ type regionTest struct {
 
 func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
 	tr := &regionTest{T: t, local: penstock.NewMemory(nil), home: penstock.NewMemory(nil), pools: regions.NewMemoryPools(nil)}
-	home := penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	home := new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		tr.homeCalls.Add(1)
 		if tr.homeDown.Load() {
 			return penstock.ErrUnavailable
@@ -47,7 +47,7 @@ func newRegionTest(t *testing.T, s regions.Settings) *regionTest {
 			}
 		}
 		return err
-	})
+	}))
 	var err error
 	tr.Store, err = regions.New(tr.local, failingPools{tr}, home, &regions.Options{
 		Regions: 2, RoundTrip: 100 * time.Millisecond,

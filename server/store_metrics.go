@@ -20,14 +20,14 @@ type remoteStore interface {
 // the network: in memory, reading the clock would cost as much as the decision.
 type timedStore struct {
 	penstock.BatchFunc
-	next      remoteStore
+	next      penstock.Store
 	name      string
 	tracer    *tracing.Tracer // nil if nothing is traced
 	durations [len(operations)]prometheus.Observer
 	errors    prometheus.Counter
 }
 
-func newTimedStore(next remoteStore, name string, m *metrics, t *tracing.Tracer) *timedStore {
+func newTimedStore(next penstock.Store, name string, m *metrics, t *tracing.Tracer) *timedStore {
 	s := &timedStore{
 		next:   next,
 		name:   name,
@@ -41,14 +41,8 @@ func newTimedStore(next remoteStore, name string, m *metrics, t *tracing.Tracer)
 	return s
 }
 
-// Shards implements [penstock.ShardedStore] for the wrapped store.
-func (s *timedStore) Shards() int { return s.next.Shards() }
-
-// ShardOf implements [penstock.ShardedStore] for the wrapped store.
-func (s *timedStore) ShardOf(key string) int { return s.next.ShardOf(key) }
-
-// Timeout implements [penstock.TimeoutStore] for the wrapped store.
-func (s *timedStore) Timeout() time.Duration { return s.next.Timeout() }
+// Unwrap implements [penstock.TransparentStore].
+func (s *timedStore) Unwrap() penstock.Store { return s.next }
 
 // decide records a call. An invalid request is not a failure of the store.
 func (s *timedStore) decide(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
@@ -78,28 +72,35 @@ func operationOf(n int, all bool) int {
 	return 1
 }
 
-// A sourceCounter counts decisions by their source. It counts takes, and neither peeks nor
-// refunds.
+// A sourceCounter counts decisions of another store by their source. It counts takes, and neither
+// peeks nor refunds.
 type sourceCounter struct {
+	penstock.BatchFunc
+	next       penstock.Store
 	decisions  [penstock.SourceFallback + 1]prometheus.Counter
 	leaseUnits prometheus.Counter
 }
 
-// countSources returns a store that counts the decisions of another one by their source.
-func countSources(next penstock.Store, m *metrics) penstock.BatchFunc {
-	c := &sourceCounter{leaseUnits: m.leaseUnits}
+func countSources(next penstock.Store, m *metrics) *sourceCounter {
+	c := &sourceCounter{next: next, leaseUnits: m.leaseUnits}
 	for source := range c.decisions {
 		c.decisions[source] = m.decisionsBySource.WithLabelValues(penstock.Source(source).String())
 	}
-	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
-		err := penstock.TakeBatch(ctx, next, rs, ds, all)
-		for i := range rs {
-			if err == nil && rs[i].Cost > 0 {
-				c.count(&ds[i])
-			}
+	c.BatchFunc = c.decide
+	return c
+}
+
+// Unwrap implements [penstock.TransparentStore].
+func (c *sourceCounter) Unwrap() penstock.Store { return c.next }
+
+func (c *sourceCounter) decide(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	err := penstock.TakeBatch(ctx, c.next, rs, ds, all)
+	for i := range rs {
+		if err == nil && rs[i].Cost > 0 {
+			c.count(&ds[i])
 		}
-		return err
 	}
+	return err
 }
 
 func (c *sourceCounter) count(d *penstock.Decision) {

@@ -43,9 +43,9 @@ type Open func(t testing.TB, clock *Clock) penstock.Store
 // database do, the tests of concurrency show whether it is locked against other processes, too.
 func Spread(stores ...penstock.Store) penstock.Store {
 	var calls atomic.Uint64
-	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	return new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		return penstock.TakeBatch(ctx, stores[calls.Add(1)%uint64(len(stores))], rs, ds, all)
-	})
+	}))
 }
 
 // Run runs all tests on the stores that open opens. A store needs its own TakeAll method

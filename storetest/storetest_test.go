@@ -28,7 +28,7 @@ func TestRunOnlyAcceptsStoreOfSomeAlgorithms(t *testing.T) {
 
 // onlyStore returns a store that decides only by some algorithms.
 func onlyStore(next penstock.Store, some []penstock.Algorithm) penstock.Store {
-	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	return new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		if err := penstock.ValidateBatch(rs, ds, all); err != nil {
 			return err
 		}
@@ -38,5 +38,5 @@ func onlyStore(next penstock.Store, some []penstock.Algorithm) penstock.Store {
 			}
 		}
 		return penstock.TakeBatch(ctx, next, rs, ds, all)
-	})
+	}))
 }

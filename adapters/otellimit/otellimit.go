@@ -32,22 +32,37 @@ type Options struct {
 	Keys bool
 }
 
-// WithTraces returns a store that traces the decisions of the next. Nil options mean all defaults.
-func WithTraces(next penstock.Store, o *Options) penstock.BatchFunc {
-	options := *cmp.Or(o, &Options{})
-	options.TracerProvider = cmp.Or(options.TracerProvider, otel.GetTracerProvider())
-	options.Name = cmp.Or(options.Name, "penstock.take")
-	tracer := options.TracerProvider.Tracer("github.com/penstock-io/penstock/adapters/otellimit")
-	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
-		if !trace.SpanContextFromContext(ctx).IsSampled() {
-			return penstock.TakeBatch(ctx, next, rs, ds, all)
-		}
-		ctx, span := tracer.Start(ctx, options.Name)
-		defer span.End()
-		err := penstock.TakeBatch(ctx, next, rs, ds, all)
-		options.describe(span, rs, ds, err)
-		return err
+// A Store is a store whose decisions are traced. Use [WithTraces].
+type Store struct {
+	penstock.BatchFunc
+	next    penstock.Store
+	options Options
+	tracer  trace.Tracer
+}
+
+// WithTraces returns a store that traces the decisions of the next. Nil options mean all defaults. Trace a store
+// once, and make all limiters with the result: limiters of one store can be decided in one call.
+func WithTraces(next penstock.Store, o *Options) *Store {
+	s := &Store{next: next, options: *cmp.Or(o, &Options{})}
+	s.options.TracerProvider = cmp.Or(s.options.TracerProvider, otel.GetTracerProvider())
+	s.options.Name = cmp.Or(s.options.Name, "penstock.take")
+	s.tracer = s.options.TracerProvider.Tracer("github.com/penstock-io/penstock/adapters/otellimit")
+	s.BatchFunc = s.decide
+	return s
+}
+
+// Unwrap returns the store that is traced: it is a [penstock.TransparentStore].
+func (s *Store) Unwrap() penstock.Store { return s.next }
+
+func (s *Store) decide(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return penstock.TakeBatch(ctx, s.next, rs, ds, all)
 	}
+	ctx, span := s.tracer.Start(ctx, s.options.Name)
+	defer span.End()
+	err := penstock.TakeBatch(ctx, s.next, rs, ds, all)
+	s.options.describe(span, rs, ds, err)
+	return err
 }
 
 // describe adds the decisions to a span: the one that matters as attributes, and several as events. The text of an error

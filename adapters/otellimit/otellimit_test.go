@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/adapters/otellimit"
 	_ "github.com/penstock-io/penstock/internal/fixedseed" // the same cases in every run
+	"github.com/penstock-io/penstock/internal/wraptest"
 	"github.com/penstock-io/penstock/storetest"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -20,6 +21,16 @@ func TestTracedStoreIsAStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		return otellimit.WithTraces(penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond}), nil)
 	})
+}
+
+func TestTracesChangeNoDecision(t *testing.T) {
+	ctx, span := trace.NewTracerProvider().Tracer("test").Start(t.Context(), "caller")
+	defer span.End()
+	for _, ctx := range []context.Context{t.Context(), ctx} {
+		wraptest.CheckWatcher(ctx, t, wraptest.Wrapper{Name: "WithTraces", Wrap: func(s penstock.Store) penstock.Store {
+			return otellimit.WithTraces(s, nil)
+		}})
+	}
 }
 
 // traced returns a store, a context within a sampled span, and what the spans are recorded in.

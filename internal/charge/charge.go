@@ -4,7 +4,6 @@ package charge
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -55,7 +54,7 @@ func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 // their indexes.
 func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (added []int) {
 	for i := first; i < len(given); i++ {
-		if i == first || given[i] != nil && !placed[i] && sameStore(given[first], given[i]) {
+		if i == first || given[i] != nil && !placed[i] && given[first].Store() == given[i].Store() {
 			s.limiters, added, placed[i] = append(s.limiters, given[i]), append(added, i), true
 		}
 	}
@@ -66,14 +65,8 @@ func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (add
 // isInProcess reports whether the limiter's store is in the memory of this
 // process.
 func isInProcess(l *penstock.Limiter) bool {
-	_, ok := l.Store().(*penstock.Memory)
+	_, ok := penstock.StoreAs[*penstock.Memory](l.Store())
 	return ok
-}
-
-// sameStore reports whether two limiters share a store. Stores that cannot be
-// compared, such as functions, count as different.
-func sameStore(a, b *penstock.Limiter) bool {
-	return reflect.ValueOf(a.Store()).Comparable() && a.Store() == b.Store()
 }
 
 // Take charges the parts, one for each limiter, all or nothing. Limiters of one

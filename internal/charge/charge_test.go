@@ -58,16 +58,16 @@ func TestNewSetGroupsLimitersByStore(t *testing.T) {
 	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
 	given := []*penstock.Limiter{
 		limiter(t, near, "1/1s"), limiter(t, far, "2/1s"), limiter(t, penstock.AllowAll, "3/1s"),
-		limiter(t, near, "4/1s"), limiter(t, penstock.AllowAll, "5/1s"), limiter(t, far, "6/1s"),
+		limiter(t, near, "4/1s"), limiter(t, contextAware(), "5/1s"), limiter(t, penstock.AllowAll, "6/1s"), limiter(t, far, "7/1s"),
 	}
 	_, order := charge.NewSet(given)
-	if want := []int{0, 3, 1, 5, 2, 4}; !slices.Equal(order, want) {
+	if want := []int{0, 3, 1, 6, 2, 5, 4}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
 	// Memory stores come first, whatever their position.
 	slices.Reverse(given)
 	_, order = charge.NewSet(given)
-	if want := []int{0, 4, 2, 5, 1, 3}; !slices.Equal(order, want) {
+	if want := []int{0, 5, 3, 6, 1, 4, 2}; !slices.Equal(order, want) {
 		t.Errorf("in reverse, order %v, want %v", order, want)
 	}
 }

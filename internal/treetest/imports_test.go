@@ -306,8 +306,8 @@ var rules = []rule{
 		name:    "only tests import testing",
 		because: "it adds its flags and its code to every program that links it",
 		in:      []string{"./..."},
-		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "./examples/internal/demotest", "./adapters/internal/adaptertest", "./bench"}, // test kits; benchmarks
-		forbid:  []string{"testing", "./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
+		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "./internal/wraptest", "./examples/internal/demotest", "./adapters/internal/adaptertest", "./bench"}, // test kits; benchmarks
+		forbid:  []string{"testing", "./storetest", "./internal/fixedseed", "./internal/redistest", "./internal/sqltest", "./internal/wraptest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
 	},

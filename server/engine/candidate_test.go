@@ -296,7 +296,7 @@ func TestCandidateAtRuntimeEnds(t *testing.T) {
 func TestCandidateWithForeignValue(t *testing.T) {
 	memory := newMemory()
 	broken := func(r *penstock.Request) bool { return strings.Contains(r.Limit.Name, "candidate") }
-	store := penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	store := new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		for i := range rs {
 			if broken(&rs[i]) {
 				err := penstock.TakeBatch(ctx, memory, rs[:i], ds[:i], all)
@@ -304,7 +304,7 @@ func TestCandidateWithForeignValue(t *testing.T) {
 			}
 		}
 		return penstock.TakeBatch(ctx, memory, rs, ds, all)
-	})
+	}))
 	e := newEngine(t, store, candidateRules, nil)
 	want(t, decide(t, e, "shop", descriptor(1, "tight=a")), "allowed: granted=1 remaining=1")
 	want(t, decide(t, e, "shop", descriptor(1, "tight=a"), descriptor(1, "other=a")), "allowed: granted=1 remaining=0 | granted=1 remaining=2")
@@ -387,7 +387,7 @@ var withoutCandidates = regexp.MustCompile(`(?m), candidate: [^}\n]*|^ *candidat
 
 // failingForCandidates returns a store that fails calls which are about candidates alone: before they are decided, or after.
 func failingForCandidates(next penstock.Store, fails func() bool) penstock.Store {
-	return penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	return new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		if slices.ContainsFunc(rs, func(r penstock.Request) bool { return !strings.Contains(r.Limit.Name, "candidate") }) || !fails() {
 			return penstock.TakeBatch(ctx, next, rs, ds, all)
 		}
@@ -396,20 +396,20 @@ func failingForCandidates(next penstock.Store, fails func() bool) penstock.Store
 			clear(ds)
 		}
 		return penstock.ErrUnavailable
-	})
+	}))
 }
 
 // A shard on which only candidates are is down: the limits in force are decided, and charged once.
 func TestCandidateOnAShardThatIsDown(t *testing.T) {
 	memory := newMemory()
-	store := penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	store := new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		n := slices.IndexFunc(rs, func(r penstock.Request) bool { return strings.Contains(r.Limit.Name, "candidate") })
 		if n < 0 {
 			return penstock.TakeBatch(ctx, memory, rs, ds, all)
 		}
 		err := penstock.TakeBatch(ctx, memory, rs[:n], ds[:n], all)
 		return cmp.Or(err, error(&penstock.RequestError{Index: n, Err: penstock.ErrUnavailable}))
-	})
+	}))
 	e := newEngine(t, store, candidateRules, nil)
 	want(t, decide(t, e, "shop", descriptor(1, "loose=a")), "allowed: granted=1 remaining=3")
 	want(t, decide(t, e, "shop", descriptor(1, "loose=a"), descriptor(1, "other=a")), "allowed: granted=1 remaining=2 | granted=1 remaining=2")
@@ -420,14 +420,14 @@ func TestCandidateOnAShardThatIsDown(t *testing.T) {
 // Several limits and their candidates are two calls of the store at the same time: each waits here for the other.
 func TestCandidatesBesideSeveralLimitsShareTheirRoundTrip(t *testing.T) {
 	memory, meet := newMemory(), make(chan struct{})
-	e := newEngine(t, penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+	e := newEngine(t, new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 		if all {
 			meet <- struct{}{}
 		} else {
 			<-meet
 		}
 		return penstock.TakeBatch(ctx, memory, rs, ds, all)
-	}), candidateRules, nil)
+	})), candidateRules, nil)
 	want(t, decide(t, e, "shop", descriptor(1, "tight=a"), descriptor(1, "loose=a")), "allowed: granted=1 remaining=1 | granted=1 remaining=3")
 	want(t, compared(t, e, "shop/loose"), "1 0 0 0")
 }
@@ -439,7 +439,7 @@ func TestCandidateIsRefundedAfterAnError(t *testing.T) {
 		{descriptor(1, "loose=a"), descriptor(1, "other=a")},
 	} {
 		memory, down := newMemory(), true
-		e := newEngine(t, penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
+		e := newEngine(t, new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, all bool) error {
 			if !down || strings.Contains(rs[0].Limit.Name, "candidate") {
 				return penstock.TakeBatch(ctx, memory, rs, ds, all)
 			}
@@ -447,7 +447,7 @@ func TestCandidateIsRefundedAfterAnError(t *testing.T) {
 				_ = penstock.TakeBatch(ctx, memory, rs[n:], ds[n:], all)
 			}
 			return penstock.ErrUnavailable
-		}), candidateRules, nil)
+		})), candidateRules, nil)
 		for range 3 {
 			var r engine.Result
 			if err := e.Decide(t.Context(), "shop", ds, &r); !errors.Is(err, penstock.ErrUnavailable) {
@@ -467,7 +467,7 @@ func TestCandidateIsRefundedAfterAnError(t *testing.T) {
 func TestCandidateRefundFailsBesideAPeek(t *testing.T) {
 	for _, all := range []bool{true, false} {
 		memory, down := newMemory(), false
-		e := newEngine(t, penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, together bool) error {
+		e := newEngine(t, new(penstock.BatchFunc(func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, together bool) error {
 			refund := slices.IndexFunc(rs, func(r penstock.Request) bool { return r.Cost < 0 })
 			switch {
 			case !down || refund < 0:
@@ -477,7 +477,7 @@ func TestCandidateRefundFailsBesideAPeek(t *testing.T) {
 			}
 			err := penstock.TakeBatch(ctx, memory, rs[:refund], ds[:refund], together)
 			return cmp.Or(err, error(&penstock.RequestError{Index: refund, Err: penstock.ErrUnavailable}))
-		}), candidateRules, nil)
+		})), candidateRules, nil)
 		decide(t, e, "shop", descriptor(2, "loose=a")) // all that its candidate has
 		down = true
 		var r engine.Result

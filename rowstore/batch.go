@@ -33,22 +33,23 @@ type call struct {
 type rowRef struct {
 	name  string
 	owner penstock.Request // for which a Memory holds the row's state
+	reset bool             // whether the call resets it
 	index int              // among the rows of the batch
 }
 
 func newCall(ctx context.Context, rs []penstock.Request, all bool) *call {
 	c := &call{ctx: ctx, rs: slices.Clone(rs), ds: make([]penstock.Decision, len(rs)), all: all, done: make(chan struct{})}
 	for i := range rs {
-		c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit})
+		c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit}, rs[i].Cost == penstock.Reset)
 		if rs[i].ID != "" && !rs[i].Limit.HasPermits() {
-			c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit, ID: rs[i].ID})
+			c.addRow(penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit, ID: rs[i].ID}, false)
 		}
 	}
 	return c
 }
 
-func (c *call) addRow(owner penstock.Request) {
-	c.rows = append(c.rows, rowRef{name: rowName(&owner), owner: owner})
+func (c *call) addRow(owner penstock.Request, reset bool) {
+	c.rows = append(c.rows, rowRef{name: rowName(&owner), owner: owner, reset: reset})
 }
 
 // A lane has at most one update in flight. Calls that come meanwhile share the next one.
@@ -119,11 +120,12 @@ type batch struct {
 	refs   []*rowRef
 	names  []string
 	owners []*penstock.Request
+	resets []bool // for each name, whether a call resets the row
 }
 
 // gather collects the rows of all calls.
 func (b *batch) gather() {
-	b.refs, b.names, b.owners = b.refs[:0], b.names[:0], b.owners[:0]
+	b.refs, b.names, b.owners, b.resets = b.refs[:0], b.names[:0], b.owners[:0], b.resets[:0]
 	for _, c := range b.calls {
 		for i := range c.rows {
 			b.refs = append(b.refs, &c.rows[i])
@@ -132,9 +134,10 @@ func (b *batch) gather() {
 	slices.SortFunc(b.refs, func(x, y *rowRef) int { return strings.Compare(x.name, y.name) })
 	for i, ref := range b.refs {
 		if i == 0 || ref.name != b.refs[i-1].name {
-			b.names, b.owners = append(b.names, ref.name), append(b.owners, &ref.owner)
+			b.names, b.owners, b.resets = append(b.names, ref.name), append(b.owners, &ref.owner), append(b.resets, false)
 		}
 		ref.index = len(b.names) - 1
+		b.resets[ref.index] = b.resets[ref.index] || ref.reset
 	}
 }
 
@@ -176,7 +179,7 @@ func (s *Store) decide(ctx context.Context, b *batch, now time.Time, rows []Row)
 			c.err = penstock.TakeBatch(ctx, d.memory, c.rs, c.ds, c.all)
 		}
 	}
-	if err := d.save(b.owners, rows, damaged); err != nil {
+	if err := d.save(b, rows, damaged); err != nil {
 		return err
 	}
 	s.idle.Put(d) // after an error it may hold states, and is dropped

@@ -16,6 +16,8 @@ type mapEngine struct {
 	now     func() time.Time
 	repeats int // as if so many commits had failed
 
+	hidesExpired bool // from reads
+
 	mu   sync.Mutex
 	rows map[string]rowstore.Row
 }
@@ -27,6 +29,9 @@ func (e *mapEngine) Update(_ context.Context, names []string, change func(time.T
 	for range e.repeats + 1 {
 		for i, name := range names {
 			rows[i] = rowstore.Row{Value: e.rows[name].Value}
+			if e.hidesExpired && !e.rows[name].Until.After(e.now()) {
+				rows[i].Value = nil
+			}
 		}
 		if err := change(e.now(), rows); err != nil {
 			return err

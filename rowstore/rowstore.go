@@ -49,7 +49,7 @@ type Engine interface {
 
 // A Row is the state of one key under one limit, or what was granted under one ID. A Value that was read is
 // neither modified nor kept, and a new one is the engine's. Rows that have expired mean nothing: the engine
-// deletes them when it likes, or its disk fills.
+// may read them as they are, or as ones that do not exist, and deletes them when it likes, or its disk fills.
 type Row struct {
 	Value   []byte    // nil: the row does not exist, or is to be deleted
 	Until   time.Time // of a changed row with a Value: when it expires, on the engine's clock
@@ -200,20 +200,21 @@ func (d *decider) load(now time.Time, owners []*penstock.Request, rows []Row) (d
 	return damaged
 }
 
-// save writes the states back to the rows that are not damaged, and removes them from the memory.
-func (d *decider) save(owners []*penstock.Request, rows []Row, damaged map[int]error) error {
+// save writes the states back to the rows that are not damaged, and removes them from the memory. A row that was
+// reset is deleted even if it was not read: the engine may have one that has expired.
+func (d *decider) save(b *batch, rows []Row, damaged map[int]error) error {
 	for i := range rows {
 		if damaged[i] != nil {
 			continue
 		}
-		value, until, err := d.memory.State(*owners[i])
+		value, until, err := d.memory.State(*b.owners[i])
 		if err == nil {
-			err = d.memory.SetState(*owners[i], nil)
+			err = d.memory.SetState(*b.owners[i], nil)
 		}
 		if err != nil {
 			return err
 		}
-		rows[i] = Row{Value: value, Until: until, Changed: !bytes.Equal(value, rows[i].Value)}
+		rows[i] = Row{Value: value, Until: until, Changed: b.resets[i] || !bytes.Equal(value, rows[i].Value)}
 	}
 	return nil
 }

@@ -22,6 +22,14 @@ func TestStoreConforms(t *testing.T) {
 	})
 }
 
+// An engine may hide rows that have expired, and keep them: a clock that steps back shows them again.
+func TestStoreConformsWithoutExpiredRows(t *testing.T) {
+	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
+		engine, o := &mapEngine{now: clock.Now, hidesExpired: true}, &rowstore.Options{Tick: time.Millisecond, Timeout: time.Minute}
+		return storetest.Spread(rowstore.New(engine, o), rowstore.New(engine, o))
+	})
+}
+
 // A row that was cut off or overwritten is an error or another state, and never a panic.
 func TestStoreSurvivesDamagedRows(t *testing.T) {
 	for _, algorithm := range penstock.Algorithms() {

@@ -35,7 +35,7 @@ func (e *Entry) Remaining() time.Duration {
 
 // Listed returns the override with when it was last used.
 func (e *Entry) Listed() Listed {
-	l := Listed{Override: e.record.Override}
+	l := Listed{Override: e.record.Override, set: e.record.Version / int64(time.Second/time.Microsecond)}
 	if used := e.used.Load(); used != 0 {
 		l.Used = time.Unix(used, 0).UTC()
 	}

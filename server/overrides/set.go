@@ -270,7 +270,6 @@ const maxFrom = 4
 // follow takes over from the entry before what is still of use. If that one has ended, requests to
 // other daemons may have carried its units back to the rule's limit, even if none came to this one.
 func (e *Entry) follow(old *Entry, now int64) {
-	e.used.Store(old.used.Load())
 	if old.Action == e.Action && !e.record.Deleted && !old.record.Deleted {
 		e.from = old.from
 		if old.carried.Load() == inForce && !old.endedAt(now) {
@@ -327,6 +326,8 @@ func (s *Set) dropIf(unwanted func(*Entry) bool) (gone []Record) {
 type Listed struct {
 	Override
 	Used time.Time // zero if never
+
+	set int64 // Unix seconds, by its version
 }
 
 // List returns the overrides in force, sorted by rule and key. A rule or key that is not

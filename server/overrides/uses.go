@@ -64,8 +64,8 @@ func (s *Set) AddUses(ctx context.Context, list []Listed) {
 	seconds, _ := s.shared.ReadUses(ctx, ids) // an error leaves those that were read
 	now := s.now().Unix()
 	for i, used := range seconds {
-		// The clock of another daemon may be ahead.
-		if at := time.Unix(min(used, now), 0).UTC(); used > 0 && at.After(list[i].Used) {
+		// The clock of another daemon may be ahead. What was used before is an earlier override of the key.
+		if at := time.Unix(min(used, now), 0).UTC(); used > 0 && used >= list[i].set && at.After(list[i].Used) {
 			list[i].Used = at
 		}
 	}

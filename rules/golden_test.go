@@ -49,7 +49,7 @@ func runCase(t *testing.T, name string) {
 		}
 		got := renderSection(t, set, err, section)
 		if want := string(section.Data); got != want && !*update {
-			t.Errorf("%s, section %s:\ngot\n%s\nwant\n%s", name, section.Name, got, want)
+			t.Errorf("%s, section %s (-update writes it):\ngot\n%s\nwant\n%s", name, section.Name, got, want)
 		}
 		archive.Files[i].Data = []byte(got)
 	}

@@ -153,6 +153,10 @@ func admits(l limit, span *big.Int, stepsBack int64) *big.Int {
 		return most.Mul(most, times(l.windows.shortest(), 2+stepsBack))
 	case slidingWindow:
 		most.SetInt64(max(l.count, 2*l.count-2))
+	default:
+		if l.period == 0 {
+			panic(fmt.Sprintf("bounds_test.go: no bound for %s: add a case to admits, or leave it out of boundKinds", l.kind))
+		}
 	}
 	return most.Mul(most, times(l.period, 1))
 }

@@ -1,6 +1,7 @@
 package algorithmtest
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"testing"
@@ -140,7 +141,13 @@ func denialLeavesSameFuture(t *rapid.T, k kind) {
 }
 
 // endOf returns when a bucket is full.
-func endOf(k key) int64 { return k.(*bucketKey).bucket.Full }
+func endOf(k key) int64 {
+	b, ok := k.(*bucketKey)
+	if !ok {
+		panic(fmt.Sprintf("invariants_test.go: endOf does not know when a %T is full", k))
+	}
+	return b.bucket.Full
+}
 
 // A peek changes nothing either: the next decision is the same as without it.
 func TestDecidePeekChangesNothing(t *testing.T) { checkKinds(t, everyKind(), peekChangesNothing) }

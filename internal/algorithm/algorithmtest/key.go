@@ -74,14 +74,14 @@ func (l limit) max() int64 {
 
 // durations returns the durations at which the limit's state changes.
 func (l limit) durations(now int64) []int64 {
-	switch l.kind {
-	case tokenBucket, leakyBucket:
+	switch {
+	case l.kind.isBucket():
 		bucket := algorithm.TokenBucket{Rate: l.rate}
 		return []int64{l.rate.Interval, bucket.Capacity(), bucket.Reach()}
-	case fixedWindow, alignedWindow:
+	case l.windows != nil:
 		w := l.windows.window(now)
 		return []int64{w.Length, w.End - now, now - (w.End - w.Length)}
-	case rollingWindow:
+	case l.kind == rollingWindow:
 		length := bucketLength(l)
 		return []int64{length, length - now%length, now % length, l.period}
 	}

@@ -96,7 +96,29 @@ func (c *checker) broken(what string, err error) {
 		c.found(what, Broken, refused.Err.Error(), refused.Advice)
 		return
 	}
-	c.found(what, Broken, err.Error(), "the server does not answer, or not as Redis would")
+	c.found(what, Broken, err.Error(), passingAdvice(err, "the server does not answer, or not as Redis would"))
+}
+
+// passingAdvices are what to do about replies that contain a text, of a server that executes no writes for now.
+var passingAdvices = []struct{ text, advice string }{
+	{"OOM", "Redis is full, and evicts nothing: raise maxmemory, or move other data elsewhere"},
+	{"NOREPLICAS", "it has fewer replicas in sync than min-replicas-to-write wants: bring them back, or lower it"},
+	{"MISCONF", "Redis cannot save, and therefore refuses writes: see its log and its disk"},
+	{"READONLY", "it is a replica: want its primary, which Sentinel and Cluster find by themselves"},
+	{"MASTERDOWN", "it is a replica without its primary: want a primary"},
+	{"LOADING", "Redis loads its data: wait until it has"},
+	{"BUSY", "a script of another client does not end: SCRIPT KILL ends it, if it has written nothing"},
+	{"max number of clients", "raise maxclients of Redis, or close connections to it"},
+}
+
+// passingAdvice returns what to do about an error that is no refusal, or else the other advice.
+func passingAdvice(err error, other string) string {
+	for _, a := range passingAdvices {
+		if isReply(err) && strings.Contains(err.Error(), a.text) {
+			return a.advice
+		}
+	}
+	return other
 }
 
 // printable returns a text without control characters, and the beginning of a very long one.
@@ -127,7 +149,7 @@ func (c *checker) checkScripts() (executes bool) {
 		c.broken("scripts", err)
 		return false
 	} else if err != nil {
-		c.found("scripts", Broken, err.Error(), "the server executes none for now: want a primary that accepts writes")
+		c.found("scripts", Broken, err.Error(), passingAdvice(err, "the server executes none for now: want a primary that accepts writes, with as many replicas as its min-replicas-to-write wants"))
 		return false
 	}
 	switch spread := c.store.spread.Load(); {
@@ -301,11 +323,19 @@ func (c *checker) roundTrip(calls []Call) {
 	c.store.roundTrip(d, calls)
 }
 
+// Round trips are measured for a while, because a server that stalls now and then is fast in between.
+const (
+	measureFor   = 2 * time.Second
+	measureEvery = 25 * time.Millisecond
+)
+
 // checkClock compares the clocks, and measures round trips.
 func (c *checker) checkClock() {
-	var trips [11]time.Duration
+	var trips []time.Duration
 	var ahead time.Duration // by the shortest trip, which tells most about it
-	for i := range trips {
+	tick := time.NewTicker(measureEvery)
+	defer tick.Stop()
+	for start := time.Now(); time.Since(start) < measureFor; <-tick.C {
 		begin := time.Now()
 		call := c.eval(timeScript)
 		if call.Err == nil && len(call.Reply) != 2 {
@@ -315,22 +345,39 @@ func (c *checker) checkClock() {
 			c.broken("clock", call.Err)
 			return
 		}
-		trips[i] = time.Since(begin)
-		if trips[i] == slices.Min(trips[:i+1]) {
-			ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trips[i] / 2))
+		trips = append(trips, time.Since(begin))
+		if trips[len(trips)-1] == slices.Min(trips) {
+			ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(slices.Min(trips) / 2))
 		}
 	}
-	slices.Sort(trips[:])
 	state, advice := Works, ""
 	if ahead.Abs() > time.Second {
 		state, advice = Degraded, "decisions follow the clock of Redis, those of a fallback the local one: synchronise them"
 	}
 	c.found("clock", state, "differs from this machine's by "+ahead.Round(time.Millisecond).String(), advice)
-	trip := trips[len(trips)/2]
-	if state, advice = Works, ""; trip > c.timeout/2 {
-		state, advice = Degraded, fmt.Sprintf("calls end after %v: use a closer Redis, or a longer timeout", c.timeout)
+	c.findings = append(c.findings, tripFinding(trips, c.timeout))
+}
+
+// tripFinding says what round trips mean for a daemon whose calls end after a timeout. If a tenth of them would
+// be cut off, it decides without Redis now and then.
+func tripFinding(trips []time.Duration, timeout time.Duration) Finding {
+	slices.Sort(trips)
+	middle, slowest := trips[len(trips)/2], trips[len(trips)-1]
+	f := Finding{What: "round trip", State: Works, Detail: fmt.Sprintf("%v, the slowest of %d %v", middle.Round(time.Microsecond), len(trips), slowest.Round(time.Microsecond))}
+	late := 0
+	for _, trip := range trips {
+		if trip > timeout {
+			late++
+		}
 	}
-	c.found("round trip", state, trip.Round(time.Microsecond).String(), advice)
+	if late == 0 && middle <= timeout/2 {
+		return f
+	}
+	if f.State = Degraded; 10*late >= len(trips) {
+		f.State = Broken
+	}
+	f.Advice = fmt.Sprintf("calls end after %v, which would have cut off %d of %d: find what stops Redis or the network, or use a closer Redis or a longer timeout", timeout, late, len(trips))
+	return f
 }
 
 // deleteKeys deletes the keys of all calls. Those of one call shared a script, and may be where only such a script finds them.

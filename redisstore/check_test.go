@@ -161,3 +161,34 @@ func countBroken(t *testing.T, findings []redisstore.Finding) (n int) {
 	}
 	return n
 }
+
+// A Redis that is full is told as what it is.
+func TestCheckTellsAFullRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartForTest(t, redistest.Options{})
+	redistest.MustCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
+	if f := checkURL(t, "redis://"+server.Addr)["scripts"]; f.State != redisstore.Broken || !strings.Contains(f.Advice, "raise maxmemory") {
+		t.Errorf("%+v, want advice about maxmemory", f)
+	}
+}
+
+// A server that stalls most of the time is not healthy because it is fast in between.
+func TestCheckCountsRoundTripsThatADaemonCutsOff(t *testing.T) {
+	fast, slow := 66*time.Microsecond, 250*time.Millisecond
+	for _, c := range []struct {
+		slow  int
+		state redisstore.FindingState
+		want  string
+	}{
+		{0, redisstore.Works, "66µs, the slowest of 40 66µs"},
+		{1, redisstore.Degraded, "66µs, the slowest of 40 250ms"},
+		{4, redisstore.Broken, "66µs, the slowest of 40 250ms"},
+		{30, redisstore.Broken, "250ms, the slowest of 40 250ms"},
+	} {
+		trips := slices.Concat(slices.Repeat([]time.Duration{slow}, c.slow), slices.Repeat([]time.Duration{fast}, 40-c.slow))
+		f := redisstore.TripFinding(trips, 100*time.Millisecond)
+		if f.State != c.state || f.Detail != c.want || (f.Advice == "") != (c.slow == 0) || c.slow > 0 && !strings.Contains(f.Advice, fmt.Sprintf("cut off %d of 40", c.slow)) {
+			t.Errorf("%d slow trips: %+v, want %s, %s", c.slow, f, c.state, c.want)
+		}
+	}
+}

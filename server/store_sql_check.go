@@ -7,6 +7,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -32,11 +36,15 @@ const checkURL = "check user, password and database in the URL"
 
 // CheckSQL tries whether the database of the settings can be the store, as [redisstore.Check] does with Redis. It is
 // nil without an error if the store is no database. The error is [penstock.ErrUnavailable] if the database does not answer.
-// The table is created, as a server would.
-func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err error) {
+// Without create it changes nothing but a row of its own: in an outage, an empty table in place of one that was renamed
+// would begin all counters anew.
+func CheckSQL(ctx context.Context, c *Config, create bool) (found []redisstore.Finding, err error) {
 	scheme, ok := c.sqlScheme()
 	if !ok {
 		return nil, nil
+	}
+	if path := strings.TrimPrefix(c.Store, "sqlite:"); !create && scheme.dialect == sqlstore.SQLite && isMissing(path) {
+		return []redisstore.Finding{{What: "file", State: redisstore.Broken, Detail: path + " does not exist", Advice: missingAdvice}}, nil
 	}
 	db, err := openDatabase(c.Store, scheme)
 	if err != nil {
@@ -48,7 +56,7 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 	add := func(what, detail, advice string, err error) bool {
 		f := redisstore.Finding{What: what, State: redisstore.Works, Detail: detail}
 		if err != nil {
-			f.State, f.Detail, f.Advice = redisstore.Broken, serverWords(err), advice
+			f.State, f.Detail, f.Advice = redisstore.Broken, serverWords(err), sqlAdvice(err, advice)
 		}
 		found = append(found, f)
 		return err == nil
@@ -61,9 +69,15 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 		return found, nil
 	}
 	add("server", version, "", nil)
-	statement, _ := sqlstore.CreateTable(scheme.dialect, c.SQLTable)
 	table := cmp.Or(c.SQLTable, sqlstore.DefaultTable)
-	if !add("table", table, "give the user the right to create it, or create it: "+statement, sqlstore.Migrate(ctx, db, scheme.dialect, c.SQLTable)) {
+	rights := "give the user SELECT, INSERT, UPDATE and DELETE on " + table
+	if create {
+		statement, _ := sqlstore.CreateTable(scheme.dialect, c.SQLTable)
+		err, rights = sqlstore.Migrate(ctx, db, scheme.dialect, c.SQLTable), "give the user the right to create it, or create it: "+statement
+	} else {
+		err = lookAtTable(ctx, db, scheme.dialect, c.SQLTable)
+	}
+	if !add("table", table, rights, err) {
 		return found, nil
 	}
 	began := time.Now()
@@ -77,6 +91,51 @@ func CheckSQL(ctx context.Context, c *Config) (found []redisstore.Finding, err e
 	}
 	add("fleet", "counters are shared; overrides, penalties and the list of daemons are not: set --nodes", "", nil)
 	return found, nil
+}
+
+// missingAdvice is what to do about a table that does not exist: a daemon creates it.
+const missingAdvice = "a daemon creates it when it starts, and --create does so now; if daemons have used it, restore it instead, or all counters begin anew"
+
+// isMissing reports whether a file is missing in a directory that exists.
+func isMissing(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	_, err := os.Stat(path)
+	_, dirErr := os.Stat(filepath.Dir(path))
+	return errors.Is(err, fs.ErrNotExist) && dirErr == nil
+}
+
+// lookAtTable returns an error if the table cannot be read.
+func lookAtTable(ctx context.Context, db *sql.DB, d sqlstore.Dialect, table string) error {
+	if _, err := sqlstore.CreateTable(d, table); err != nil { // a bad name
+		return err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT name, value, until FROM "+cmp.Or(table, sqlstore.DefaultTable)+" LIMIT 0")
+	if err != nil {
+		return err
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// sqlAdvices are what to do about errors with a text, such as a code of PostgreSQL.
+var sqlAdvices = []struct{ text, advice string }{
+	{"42P01", missingAdvice},
+	{"Error 1146", missingAdvice},
+	{"no such table", missingAdvice},
+	{"25006", "it is read-only: want the primary, and default_transaction_read_only off for the user"},
+	{"Error 1290", "it is read-only: want the primary, and read_only off"},
+	{"readonly database", "the file is read-only: want one that the daemon may write"},
+	{"53300", "it has no connections left: raise max_connections, or close some"},
+	{"57P03", "it starts, or shuts down: wait until it accepts connections"},
+}
+
+// sqlAdvice returns what to do about an error, or else the other advice.
+func sqlAdvice(err error, other string) string {
+	for _, a := range sqlAdvices {
+		if strings.Contains(err.Error(), a.text) {
+			return a.advice
+		}
+	}
+	return other
 }
 
 // serverWords returns what a database has replied, without the list of addresses that the driver has tried.

@@ -59,7 +59,7 @@ func TestIntegrationCheckSQLTriesRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := server.CheckSQL(t.Context(), c)
+		found, err := server.CheckSQL(t.Context(), c, true)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %+v, %v", url, found, err)
 		}

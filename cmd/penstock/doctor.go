@@ -20,7 +20,7 @@ import (
 // A doctor tries a store before a server relies on it.
 type doctor struct {
 	store, config string
-	json          bool
+	json, create  bool
 }
 
 func doctorCommand() *cobra.Command {
@@ -30,9 +30,9 @@ func doctorCommand() *cobra.Command {
 		Short: "Try whether a Redis, a proxy in front of it, or a database can be the store",
 		Long: `Doctor connects to the Redis or database of --store as the server would, tries each thing
 that the server needs on keys of its own, which it deletes, and prints what works, what is
-degraded and what that costs, and what is broken and what to change. In a database it
-creates the table if it does not exist. Without --store it tries the store of the server's
-settings: the config file and the environment.
+degraded and what that costs, and what is broken and what to change. It measures round trips
+for two seconds, and changes nothing: only --create creates a missing table in a database.
+Without --store it tries the store of the server's settings: the config file and the environment.
 
 The exit code is 0 if nothing is broken, 1 if something is, and 2 if the settings are wrong.`,
 		Example: `  penstock doctor --store redis://localhost:6379
@@ -43,6 +43,7 @@ The exit code is 0 if nothing is broken, 1 if something is, and 2 if the setting
 	f := c.Flags()
 	f.StringVar(&d.store, "store", "", "URL of the store; by default the store of penstock serve on this machine")
 	f.StringVar(&d.config, "config", "", "config file of the server (default: $PENSTOCK_CONFIG)")
+	f.BoolVar(&d.create, "create", false, "create the table in a database if it does not exist")
 	f.BoolVar(&d.json, "json", false, "print the findings as JSON")
 	completeFlag(c, "store", "url", nil)
 	completeFlag(c, "config", "file", nil)
@@ -60,7 +61,7 @@ func (d *doctor) run(c *cobra.Command, _ []string) error {
 	if strings.HasPrefix(settings.Store, "memory:") {
 		return errors.New("the store is memory: want --store with a URL such as redis://localhost:6379 or postgres://localhost/penstock")
 	}
-	findings, err := server.CheckSQL(c.Context(), settings)
+	findings, err := server.CheckSQL(c.Context(), settings, d.create)
 	if findings == nil && err == nil {
 		findings, err = redisstore.Check(c.Context(), settings.Store, &redisstore.Options{Prefix: settings.RedisPrefix, Timeout: settings.RedisTimeout})
 	}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 )
 
 // maxAdminResponse is more than any response of the admin API has: the longest lists all
@@ -112,5 +114,18 @@ func (at *connection) notJSON(text []byte) error {
 	return fmt.Errorf("%s is not an admin listener: it returned %.200q; %s", at.url, text, wantAdmin)
 }
 
-// printJSON prints a response as it is.
-func printJSON(w io.Writer, text []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpace(text)) }
+// printJSON prints a response. What a terminal could act on is in strings, where JSON has escapes for it.
+func printJSON(w io.Writer, text []byte) {
+	var b strings.Builder
+	for _, r := range string(bytes.TrimSpace(text)) {
+		switch {
+		case unicode.IsPrint(r) || r == '\n' || r == '\t':
+			b.WriteRune(r)
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
+		}
+	}
+	fmt.Fprintln(w, b.String())
+}

@@ -63,11 +63,11 @@ func untilSignal() (ctx context.Context, stop func()) {
 	return ctx, stop
 }
 
-// oneLine returns an error's text without line breaks, and without the prefix
-// "penstock: ", which run adds.
+// oneLine returns an error's text without line breaks or what a terminal could act on, and without the
+// prefix "penstock: ", which run adds.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "penstock: ")
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return printable(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
 }
 
 func rootCommand() *cobra.Command {

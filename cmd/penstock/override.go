@@ -219,7 +219,9 @@ func overrideExportCommand() *cobra.Command {
 	o.addFilter(c)
 	return o.command(c, "admin", func(c *cobra.Command, at *connection, _ []string) error {
 		text, err := o.fetch(c.Context(), at, o.format, nil)
-		if err == nil {
+		if err == nil && o.format == "json" {
+			printJSON(c.OutOrStdout(), text)
+		} else if err == nil {
 			_, err = c.OutOrStdout().Write(text)
 		}
 		return err

@@ -152,7 +152,11 @@ func (t *topCommand) printJSON(ctx context.Context, at *connection, out io.Write
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(out).Encode(all)
+	text, err := json.Marshal(all)
+	if err == nil {
+		printJSON(out, text)
+	}
+	return err
 }
 
 // The size of the picture where there is no terminal to ask.

@@ -9,7 +9,8 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// Never is the RetryAfter of a cost that the limit can never grant.
+// Never is the RetryAfter of a cost that the limit can never grant, and of a request that is queued behind others of
+// the same TakeAll beyond its MaxDelay, however empty the queue is.
 const Never = time.Duration(math.MaxInt64)
 
 // A Decision is the result of a [Request]. The zero Decision denies.

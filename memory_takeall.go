@@ -67,6 +67,7 @@ type batchItem struct {
 	index  int    // of the request
 	now    int64  // on the limit's clock
 	total  int64  // cost of all items of the same key that do not overdraw it or renew permits
+	prior  int64  // of these, cost of those before this one
 	grants int    // items of the same key, up to this one
 	isNew  bool   // whether this batch allocated the slot, or the key is idle
 	pinned bool   // whether the slot is kept from being swept
@@ -228,12 +229,13 @@ func (b *memoryBatch) sumCosts() error {
 			if rest[same].req.Cost > math.MaxInt64-*total {
 				return requestError(rest[same].index, costError("Cost", "the costs of this key add up to more than an int64 holds"))
 			}
+			rest[same].prior = takes
 			*total += rest[same].req.Cost
 		}
 		for i, it := range rest[:same] {
 			it.total, it.grants = takes, i+1
 			if it.renews {
-				it.total = it.req.Cost
+				it.total, it.prior = it.req.Cost, 0
 			}
 		}
 		rest = rest[same:]
@@ -287,10 +289,9 @@ func (b *memoryBatch) fits() bool {
 }
 
 // commit charges the items one by one. Costs that fit in total also fit one by
-// one, with two exceptions: of two items on one leaky bucket, the second is queued
-// behind the first, perhaps beyond its MaxDelay; and in an overflow bucket, one key
-// may take after another was overdrawn. Then the items charged so far are refunded,
-// which at the same instant restores their state exactly.
+// one, with one exception: in an overflow bucket, one key may take after another was
+// overdrawn. Then the items charged so far are refunded, which at the same instant
+// restores their state exactly.
 func (b *memoryBatch) commit(ds []Decision) bool {
 	for i := range b.items {
 		it := &b.items[i]
@@ -316,10 +317,11 @@ func (b *memoryBatch) refund(granted []Decision) {
 	}
 }
 
-// totalRequest returns the item's request with the cost of all items of its key.
+// totalRequest returns the item's request with the cost of all items of its key. In a leaky bucket it is
+// queued behind those before it.
 func (it *batchItem) totalRequest() algorithm.Request {
 	req := it.req
-	req.Cost = it.total
+	req.Cost, req.Prior = it.total, it.prior
 	return req
 }
 

@@ -200,7 +200,6 @@ type stepAsk struct {
 	ask     algorithm.Request
 	cost    string // as the script gets it
 	permits string // of a concurrency limit: the hash of the ID, or of several
-	prior   int64  // the units that earlier steps of the same call take from the key
 }
 
 // appendStep appends the arguments of a step.

@@ -128,9 +128,9 @@ func appendLeakyArgs(cl *compiledLimit, args []string, a stepAsk) []string {
 		return appendOptions(cl, args, a)
 	}
 	bound := int64(-1)
-	if a.prior <= cl.rate.Burst {
+	if a.ask.Prior <= cl.rate.Burst {
 		delay := min(algorithm.RoundDown(a.ask.MaxDelay, tick), cl.rate.Capacity())
-		bound = (delay - a.prior*cl.rate.Interval) / cl.debtUnit
+		bound = (delay - a.ask.Prior*cl.rate.Interval) / cl.debtUnit
 	}
 	return cl.appendBound(args, a, bound)
 }

@@ -297,7 +297,7 @@ func (it *takeAllItem) totalAsk() algorithm.Request {
 	}
 	ask := it.ask
 	if ask.Cost > 0 {
-		ask.Cost = it.totalCost
+		ask.Cost, ask.Prior = it.totalCost, it.priorCost
 	}
 	return ask
 }
@@ -309,12 +309,12 @@ func (it *takeAllItem) appendArgs(args []string) []string {
 		args = append(args, it.unitArg(), it.limit.onceArgs.perTick, it.limit.onceArgs.most)
 	}
 	total := it.totalAsk()
-	args = appendCounted(args, it.stepArgs(total, it.limit.costArg(total), it.priorCost))
+	args = appendCounted(args, it.stepArgs(total, it.limit.costArg(total)))
 	switch {
 	case it.settle:
-		return appendCounted(args, it.stepArgs(it.limit.settleAsk(1), formatUnits(it.ask.Cost), 0))
+		return appendCounted(args, it.stepArgs(it.limit.settleAsk(1), formatUnits(it.ask.Cost)))
 	case total != it.ask:
-		return appendCounted(args, it.stepArgs(it.ask, it.limit.costArg(it.ask), 0))
+		return appendCounted(args, it.stepArgs(it.ask, it.limit.costArg(it.ask)))
 	}
 	return appendCounted(args, nil)
 }
@@ -331,8 +331,8 @@ func (it *takeAllItem) unitArg() string {
 }
 
 // stepArgs returns the arguments of the item's step.
-func (it *takeAllItem) stepArgs(ask algorithm.Request, cost string, prior int64) []string {
-	return it.limit.appendStep(nil, stepAsk{ask: ask, cost: cost, permits: it.permits, prior: prior})
+func (it *takeAllItem) stepArgs(ask algorithm.Request, cost string) []string {
+	return it.limit.appendStep(nil, stepAsk{ask: ask, cost: cost, permits: it.permits})
 }
 
 // appendCounted appends how many arguments there are, and these.
@@ -392,32 +392,10 @@ func (s *Store) clockMissed(items []takeAllItem) bool {
 // denyAll writes decisions for a call that took nothing: each is a peek, and those
 // of the items that did not fit are denials with a RetryAfter.
 func denyAll(items []takeAllItem, ds []penstock.Decision) {
-	allFit := true
 	for i := range items {
 		ds[i] = items[i].limit.peek(items[i].state)
 		if total := items[i].limit.decide(items[i].state, items[i].totalAsk()); total.RetryAfter > 0 {
 			setDenied(&ds[i], total.RetryAfter)
-			allFit = false
-		}
-	}
-	if allFit {
-		denyLate(items, ds)
-	}
-}
-
-// denyLate finds the item of a leaky bucket that fits, but would wait too long
-// behind earlier items of the same call.
-func denyLate(items []takeAllItem, ds []penstock.Decision) {
-	for i := range items {
-		it := &items[i]
-		if !it.limit.normal.HasQueue() || it.ask.Cost == 0 || it.ask.Overdraw {
-			continue
-		}
-		b := it.limit.bucketOf(it.state[0])
-		b.Full += it.priorCost * it.limit.rate.Interval
-		if _, outcome := it.limit.bucket.Decide(b, 0, it.ask); !outcome.Allowed {
-			setDenied(&ds[i], time.Duration(outcome.RetryAfter))
-			return
 		}
 	}
 }

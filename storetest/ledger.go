@@ -277,33 +277,45 @@ func (l *ledger) chargeAll(now int64, rs []penstock.Request) []penstock.Decision
 // denials decides requests without charging them, and returns the RetryAfter of each
 // that is denied. Costs of the same key add up.
 func (l *ledger) denials(now int64, rs []penstock.Request) ([]time.Duration, bool) {
-	total := map[stateKey]int64{}
+	total, prior := map[stateKey]int64{}, map[stateKey]int64{}
 	for _, r := range rs {
 		total[stateKeyOf(r)] += r.Cost
 	}
 	ok := true
 	retry := make([]time.Duration, len(rs))
 	for i, r := range rs {
-		if r.Cost > 0 {
-			r.Cost = total[stateKeyOf(r)]
-		}
-		_, d := l.states[stateKeyOf(r)].decide(now, r)
-		retry[i] = d.RetryAfter
-		ok = ok && d.Allowed
+		h := stateKeyOf(r)
+		retry[i] = l.states[h].retryAll(now, r, prior[h], total[h])
+		ok = ok && retry[i] == 0
+		prior[h] += r.Cost
 	}
-	if !ok {
-		return retry, false
+	return retry, ok
+}
+
+// retryAll returns the RetryAfter of a request among others for the same key. Of two requests in one leaky bucket, the
+// second waits for the first, perhaps for longer than its MaxDelay.
+func (s state) retryAll(now int64, r penstock.Request, prior, total int64) time.Duration {
+	all, first := r, r
+	if r.Cost > 0 {
+		all.Cost = total
 	}
-	// Of two requests in one leaky bucket, the second waits for the first, perhaps
-	// for longer than its MaxDelay.
-	attempt := l.clone()
-	for i, d := range attempt.chargeAll(now, rs) {
-		if !d.Allowed {
-			retry[i] = d.RetryAfter
-			return retry, false
-		}
+	queues := r.Limit.HasQueue() && r.Cost > 0 && !r.Overdraw
+	if queues {
+		all.MaxDelay = 0
 	}
-	return retry, true
+	_, d := s.decide(now, all)
+	if !queues || d.RetryAfter == penstock.Never {
+		return d.RetryAfter
+	}
+	first.Cost, first.MaxDelay, first.KeepFree = prior, 0, 0
+	now += int64(d.RetryAfter)
+	behind, _ := s.decide(now, first)
+	_, own := behind.decide(now, r)
+	behind, _ = state{}.decide(now, first)
+	if _, best := behind.decide(now, r); !best.Allowed {
+		return penstock.Never
+	}
+	return d.RetryAfter + own.RetryAfter
 }
 
 // expired reports whether some state of a key has expired.

@@ -17,6 +17,7 @@ func testProperties(t *testing.T, open Open, supported []penstock.Algorithm) {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Run("denial charges nothing", func(t *testing.T) { checkTraffic(t, open, a, denialChargesNothing) })
 			t.Run("RetryAfter is exact", func(t *testing.T) { checkTraffic(t, open, a, retryAfterIsExact) })
+			t.Run("RetryAfter of equal keys is exact", func(t *testing.T) { checkTraffic(t, open, a, retryAfterOfEqualKeysIsExact) })
 			t.Run("ResetAfter is exact", func(t *testing.T) { checkTraffic(t, open, a, resetAfterIsExact) })
 			t.Run("bound holds", func(t *testing.T) { checkTraffic(t, open, a, boundHolds) })
 		})
@@ -141,6 +142,52 @@ func retryAfterIsExact(tr *traffic, r penstock.Request) {
 		tr.t.Logf("after that: %s", decisionText(late))
 		tr.t.Fatal("RetryAfter is not exact")
 	}
+}
+
+// A TakeAll that names a key several times is allowed after its longest RetryAfter, and not one tick earlier.
+func retryAfterOfEqualKeysIsExact(tr *traffic, r penstock.Request) {
+	if needsID(tr.limit) {
+		return
+	}
+	if rapid.Bool().Draw(tr.t, "alone") {
+		tr.take(r)
+	}
+	rs := make([]penstock.Request, rapid.IntRange(2, 3).Draw(tr.t, "requests"))
+	for i := range rs {
+		rs[i] = penstock.Request{Key: r.Key, Limit: r.Limit, KeepFree: r.KeepFree}
+		rs[i].Cost = fitCost(r.Limit, rapid.Int64Range(0, maxUnits(r.Limit)/2+1).Draw(tr.t, "cost"))
+		rs[i].MaxDelay = anyDelay(r.Limit.Normal().Period).Draw(tr.t, "max delay")
+	}
+	allowed, retryAfter, ds := tr.takeAll(rs)
+	now := tr.clock.Now()
+	switch {
+	case allowed:
+	case retryAfter == penstock.Never:
+		tr.set(now.Add(ds[0].ResetAfter))
+		if allowed, _, late := tr.takeAll(rs); allowed {
+			tr.t.Fatalf("%s: %+v: %v, and %v when the key is full", tr.limit, rs, ds, late)
+		}
+	default:
+		tr.set(now.Add(retryAfter - tick))
+		early, _, before := tr.takeAll(rs)
+		tr.set(now.Add(retryAfter))
+		if late, _, after := tr.takeAll(rs); retryAfter <= 0 || early || !late {
+			tr.t.Fatalf("%s: %+v: %v; one tick before %v: %v; after that: %v", tr.limit, rs, ds, retryAfter, before, after)
+		}
+	}
+}
+
+// takeAll takes all or nothing, and returns the longest RetryAfter.
+func (tr *traffic) takeAll(rs []penstock.Request) (allowed bool, retryAfter time.Duration, ds []penstock.Decision) {
+	ds = make([]penstock.Decision, len(rs))
+	if err := penstock.TakeAll(context.Background(), tr.store, rs, ds); err != nil {
+		tr.t.Fatal(err)
+	}
+	allowed = true
+	for _, d := range ds {
+		allowed, retryAfter = allowed && d.Allowed, max(retryAfter, d.RetryAfter)
+	}
+	return allowed, retryAfter, ds
 }
 
 // After ResetAfter the key is full again, and not one tick earlier.

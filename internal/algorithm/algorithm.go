@@ -47,6 +47,7 @@ type Request struct {
 	AtMost   bool   // take what is left if the cost does not fit
 	Overdraw bool   // charge the cost even if it does not fit, as far as Overdraft allows
 	MaxDelay int64  // of buckets: how far ahead units may be granted
+	Prior    int64  // of a leaky bucket: units of the cost that are queued before the rest, which MaxDelay is about
 	KeepFree int64  // of takes without Overdraw: units that must remain afterwards
 	ID       uint64 // of Concurrent: under which units are held
 	NewID    bool   // of Concurrent: deny a take under an ID that holds units, rather than renew them

@@ -39,7 +39,7 @@ func (b *LeakyBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	if req.AtMost || req.KeepFree > 0 {
 		cost, maxDebt = b.costNow(debt, &req)
 	}
-	if cost > b.Burst {
+	if cost > b.Burst || b.late(0, &req) > 0 {
 		return withDebt(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
@@ -54,5 +54,5 @@ func (b *LeakyBucket) late(debt int64, req *Request) int64 {
 	if req.MaxDelay == 0 {
 		return 0
 	}
-	return debt - RoundDown(req.MaxDelay, b.Tick)
+	return debt + min(req.Prior, b.Burst)*b.Interval - RoundDown(req.MaxDelay, b.Tick)
 }

@@ -19,6 +19,7 @@ func testProperties(t *testing.T, open Open, supported []penstock.Algorithm) {
 			t.Run("RetryAfter is exact", func(t *testing.T) { checkTraffic(t, open, a, retryAfterIsExact) })
 			t.Run("RetryAfter of equal keys is exact", func(t *testing.T) { checkTraffic(t, open, a, retryAfterOfEqualKeysIsExact) })
 			t.Run("ResetAfter is exact", func(t *testing.T) { checkTraffic(t, open, a, resetAfterIsExact) })
+			t.Run("clock that steps back", func(t *testing.T) { checkTraffic(t, open, a, stepBackLocksOutBriefly) })
 			t.Run("bound holds", func(t *testing.T) { checkTraffic(t, open, a, boundHolds) })
 		})
 	}
@@ -188,6 +189,33 @@ func (tr *traffic) takeAll(rs []penstock.Request) (allowed bool, retryAfter time
 		allowed, retryAfter = allowed && d.Allowed, max(retryAfter, d.RetryAfter)
 	}
 	return allowed, retryAfter, ds
+}
+
+// After the clock has stepped back by any time, no key is locked out for longer than a refill, and one of a bucket for the reach of
+// a reservation more.
+func stepBackLocksOutBriefly(tr *traffic, r penstock.Request) {
+	if needsID(tr.limit) {
+		return
+	}
+	full := tr.take(r)
+	now := tr.clock.Now()
+	tr.set(now.Add(-rapid.SampledFrom([]time.Duration{tick, time.Second, time.Hour, 24 * time.Hour}).Draw(tr.t, "step")))
+	r = penstock.Request{Key: r.Key, Limit: r.Limit, Cost: 1}
+	d := tr.take(r)
+	if longest := longestLockout(tr.limit); d.RetryAfter != penstock.Never && d.RetryAfter > longest {
+		tr.t.Fatalf("%s: %v after %v and a step back by %v, want RetryAfter to be %v at most", tr.limit, d, full, now.Sub(tr.clock.Now()), longest)
+	}
+}
+
+// longestLockout is how long a key may be denied one unit after the clock has stepped back.
+func longestLockout(l penstock.Limit) time.Duration {
+	if !l.IsBucket() || l.Count == 0 {
+		// A sliding window passes after the next one, and the buckets of a rolling one last whole ticks.
+		return 2*l.Normal().Period + time.Duration(l.Normal().Buckets+2)*tick
+	}
+	interval := l.Normal().Period/time.Duration(l.Normal().Count) + 1
+	refill, debt := time.Duration(l.Capacity())*interval, time.Duration(l.MaxDebt())*interval
+	return refill + max(refill, time.Minute, debt) + tick
 }
 
 // After ResetAfter the key is full again, and not one tick earlier.

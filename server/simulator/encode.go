@@ -29,6 +29,7 @@ type (
 		Passed       int64        `json:"passed"`
 		Denied       int64        `json:"denied"`
 		MostInPeriod int64        `json:"most_in_period"`
+		AtMost       int64        `json:"at_most"`
 		Exceeds      bool         `json:"exceeds"`
 		Results      []resultJSON `json:"results"`
 	}
@@ -73,7 +74,7 @@ func (l *Lane) json() laneJSON {
 		Algorithm: l.Algorithm.String(), Limit: l.Limit.String(), Written: l.Written,
 		Count: l.Limit.Count, Period: seconds(l.Limit.Normal().Period),
 		Offered: l.Offered, Passed: l.Passed, Denied: l.Denied,
-		MostInPeriod: l.MostInPeriod, Exceeds: l.Exceeds(), Results: []resultJSON{},
+		MostInPeriod: l.MostInPeriod, AtMost: l.AtMost(), Exceeds: l.Exceeds(), Results: []resultJSON{},
 	}
 	if l.Err != nil {
 		j.Error = l.Err.Error()

@@ -236,6 +236,45 @@ func mostWithin(period time.Duration, results []Result) (most int64) {
 
 func (r *Result) actsAt() time.Duration { return r.At + r.Delay }
 
+// AtMost returns the most units that may pass within one period, whatever the traffic is: the bound of the algorithm.
+func (l *Lane) AtMost() int64 {
+	n := l.Limit.Normal()
+	switch l.Algorithm {
+	case penstock.TokenBucket:
+		return n.Count + n.Burst - 1
+	case penstock.LeakyBucket: // one request may act at the very end of what the ones before it reserved
+		return n.Count + l.largestCost() - 1
+	case penstock.FixedWindow:
+		return windowsInPeriod(l.Limit) * n.Count
+	case penstock.SlidingWindow:
+		return max(n.Count, 2*n.Count-2)
+	}
+	return n.Count
+}
+
+func (l *Lane) largestCost() (most int64) {
+	for i := range l.Results {
+		most = max(most, l.Results[i].Cost)
+	}
+	return max(most, 1)
+}
+
+// windowsInPeriod returns how many fixed windows a period can touch: three, if one of them can be shorter than it.
+func windowsInPeriod(l penstock.Limit) int64 {
+	n := l.Normal()
+	zone, err := time.LoadLocation(n.Zone)
+	if n.Align <= penstock.AlignClock || err != nil {
+		return 2
+	}
+	start := startFor(l).In(zone)
+	_, offset := start.Zone()
+	_, later := start.AddDate(0, 6, 0).Zone()
+	if n.Align == penstock.AlignMonth || offset != later {
+		return 3
+	}
+	return 2
+}
+
 // Exceeds reports whether more units passed within one period than the limit's count.
 func (l *Lane) Exceeds() bool { return l.MostInPeriod > l.Limit.Count }
 

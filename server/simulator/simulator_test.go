@@ -3,8 +3,10 @@ package simulator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +63,7 @@ func TestRunEdgeMeetsWindowsOfTheCalendar(t *testing.T) {
 
 func TestRunAlgorithmsKeepTheirBounds(t *testing.T) {
 	for _, traffic := range simulator.Traffics {
-		for _, limit := range []string{"1/1s", "10/1s", "10/1m burst=3", "250/1h", "5000/1m sliding-log", "1000000/1h"} {
+		for _, limit := range []string{"1/1s", "10/1s", "10/1m burst=3", "250/1h", "5000/1m sliding-log", "1000000/1h", "5/day zone=Asia/Shanghai fixed-window", "7/day zone=Europe/Berlin fixed-window"} {
 			s := run(t, limit, traffic.Name)
 			for _, l := range s.Lanes {
 				if l.Err != nil {
@@ -70,18 +72,27 @@ func TestRunAlgorithmsKeepTheirBounds(t *testing.T) {
 					}
 					continue
 				}
-				bound := 2 * l.Limit.Count
-				switch l.Algorithm {
-				case penstock.RollingWindow, penstock.SlidingLog:
-					bound = l.Limit.Count
-				case penstock.TokenBucket, penstock.LeakyBucket:
-					bound = l.Limit.Count + l.Limit.Capacity()
-				}
-				if l.Offered != l.Passed+l.Denied || l.Passed < 1 || l.MostInPeriod > bound {
+				if l.Offered != l.Passed+l.Denied || l.Passed < 1 || l.MostInPeriod > l.AtMost() {
 					t.Errorf("%s, %s, %s: %d of %d passed, %d in one period, want at most %d",
-						limit, traffic.Name, l.Algorithm, l.Passed, l.Offered, l.MostInPeriod, bound)
+						limit, traffic.Name, l.Algorithm, l.Passed, l.Offered, l.MostInPeriod, l.AtMost())
 				}
 			}
+		}
+	}
+}
+
+// The bounds are those of the documents.
+func TestLanesSayWhatMayPassInAPeriod(t *testing.T) {
+	for limit, want := range map[string]string{
+		"10/1s": "19 10 20 18 10 10", "10/1s burst=3": "12 10 20 18 10 10", "1/1s": "1 1 2 1 1 1",
+		"5/day zone=Asia/Shanghai fixed-window": "9 5 10 8 5 5", "5/day zone=Europe/Berlin fixed-window": "9 5 15 8 5 5", "5/month zone=UTC fixed-window": "9 5 15 8 5 5",
+	} {
+		var got []string
+		for _, l := range run(t, limit, "edge").Lanes {
+			got = append(got, fmt.Sprint(l.AtMost()))
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: at most %s, want %s", limit, text, want)
 		}
 	}
 }
@@ -145,8 +156,8 @@ func TestRunArrivalsMostInPeriodCountsTheWorstInterval(t *testing.T) {
 				}
 				most = max(most, units)
 			}
-			if l.MostInPeriod != most {
-				t.Fatalf("%s: %d in one period, want %d", l.Algorithm, l.MostInPeriod, most)
+			if l.MostInPeriod != most || most > l.AtMost() {
+				t.Fatalf("%s: %d in one period, want %d, and at most %d", l.Algorithm, l.MostInPeriod, most, l.AtMost())
 			}
 		}
 	}

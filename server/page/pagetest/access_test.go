@@ -122,7 +122,7 @@ func TestWideScreensAreAligned(t *testing.T) {
 	for _, width := range []int64{1280, 2560} {
 		tb.resize(t, width, 900)
 		tb.show(t, d, "simulator", "limit", "600/1h sliding-log", "traffic", "retry-storm")
-		tb.waitUntil(t, "the storm is shown", "document.querySelector('.above')")
+		tb.waitUntil(t, "the storm is shown", "document.querySelector('.bound')")
 		edges := evaluate[[]int](t, tb, "['.brand', '.view'].map((s) => Math.round(document.querySelector(s).getBoundingClientRect().left))")
 		if edges[0] != edges[1] {
 			t.Errorf("at %d px the header begins at %d, the content at %d", width, edges[0], edges[1])

@@ -29,7 +29,7 @@ type lane struct {
 	Offered      int64    `json:"offered"`
 	Passed       int64    `json:"passed"`
 	MostInPeriod int64    `json:"most_in_period"`
-	Exceeds      bool     `json:"exceeds"`
+	AtMost       int64    `json:"at_most"`
 	Results      []result `json:"results"`
 }
 
@@ -47,7 +47,7 @@ type shownLane struct {
 	Algorithm string         `json:"algorithm"`
 	Passed    string         `json:"passed"`
 	Most      string         `json:"most"`
-	Exceeds   bool           `json:"exceeds"`
+	Bound     string         `json:"bound"`
 	Marks     map[string]int `json:"marks"`
 }
 
@@ -60,7 +60,7 @@ const readLanes = `[...document.querySelectorAll('.lane[data-algorithm]')].map((
 	const most = lane.querySelector('[data-figure=most]');
 	return {
 		algorithm: lane.dataset.algorithm, passed: lane.querySelector('[data-figure=passed]').textContent,
-		most: most.firstChild.textContent, exceeds: most.classList.contains('exceeds'), marks,
+		most: most.firstChild.textContent, bound: most.lastChild.textContent, marks,
 	};
 })`
 
@@ -135,7 +135,7 @@ func compareLanes(t *testing.T, name string, got []shownLane, want []lane) {
 				marks["passed"]++
 			}
 		}
-		all := shownLane{w.Algorithm, fmt.Sprintf("%s of %s", grouped(w.Passed), grouped(w.Offered)), grouped(w.MostInPeriod), w.Exceeds, marks}
+		all := shownLane{w.Algorithm, fmt.Sprintf("%s of %s", grouped(w.Passed), grouped(w.Offered)), grouped(w.MostInPeriod), " of at most " + grouped(w.AtMost), marks}
 		if fmt.Sprint(got[i]) != fmt.Sprint(all) {
 			t.Errorf("%s: the page shows %v, want %v", name, got[i], all)
 		}
@@ -206,11 +206,11 @@ func TestSimulatorEdgePassesTwiceUnderAFixedWindow(t *testing.T) {
 	for _, l := range tb.simulate(t, "10/1s", "edge").Lanes {
 		switch l.Algorithm {
 		case "fixed-window":
-			if l.Passed != "20 of 20" || l.Most != "20" || !l.Exceeds || l.Marks["passed"] != 20 {
-				t.Errorf("fixed window: %+v, want 20 of 20, in red", l)
+			if l.Passed != "20 of 20" || l.Most != "20" || l.Bound != " of at most 20" || l.Marks["passed"] != 20 {
+				t.Errorf("fixed window: %+v, want 20 of 20", l)
 			}
 		case "sliding-log":
-			if l.Passed != "10 of 20" || l.Most != "10" || l.Exceeds || l.Marks["denied"] != 10 {
+			if l.Passed != "10 of 20" || l.Most != "10" || l.Bound != " of at most 10" || l.Marks["denied"] != 10 {
 				t.Errorf("sliding log: %+v, want 10 of 20", l)
 			}
 		}

@@ -88,11 +88,14 @@ export function reconcile(node, items, keyOf, make, update) {
 // = and |, next to each other, and those that are no usual ones.
 const hiddenText = /([\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]+|^ +| +$| {2,}|(?<==) +(?=\|))/u;
 
+// breakable returns a text whose lines break between the entries of a key, and between the parts of a name or path.
+export const breakable = (text) => text.split(/(?<=[|/])/).flatMap((part) => [part, el('wbr')]);
+
 // keyNode shows a key, which can be any text. Hidden characters are shown by their numbers, everything else verbatim.
 export function keyNode(key) {
 	const node = el('bdi.key', { title: key.length > 40 ? key : undefined });
 	key.split(hiddenText).forEach((part, i) => {
-		if (i % 2 === 0) node.append(...part.split(/(?<=\|)/).flatMap((p) => [p, el('wbr')])); // lines break between entries
+		if (i % 2 === 0) node.append(...breakable(part));
 		else for (const c of part) node.append(el('span.escaped', `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`));
 	});
 	if (key === '') node.append(el('span.escaped', t('empty')));

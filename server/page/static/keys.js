@@ -5,7 +5,7 @@ import { act, endOverride, overrideFacts, overrideTag, setOverride } from './act
 import { APIError, get, post, remove } from './api.js';
 import { address } from './address.js';
 import { shareBar } from './chart.js';
-import { card, el, field, keyNode, reconcile, segmented, setEmpty, setText, table } from './dom.js';
+import { breakable, card, el, field, keyNode, reconcile, segmented, setEmpty, setText, table } from './dom.js';
 import { compact, integer, percent, seconds, time } from './format.js';
 import { t, tn, word } from './language.js';
 import { limitText } from './live.js';
@@ -14,6 +14,8 @@ const scopes = [['daemon', t('This daemon')], ['all', t('All daemons'), t('All d
 const requestLimits = '-'; // stands for limits in requests, which have no rule
 const orders = [['asked', t('Most asked'), t('The keys with the most requests first')], ['denied', t('Most denied'), t('The keys with the most denials first')]];
 const listLength = 15;
+const askedLength = 4 * listLength; // more than are listed: those of one value are one item
+const mostDenied = 3; // keys that are offered while none is chosen
 const slowPolls = 3; // what changes by itself less often is asked for at every third poll
 
 export function open(root, context) {
@@ -69,14 +71,14 @@ export function open(root, context) {
 	function newRanking() {
 		const order = segmented(t('Order'), orders, (by) => change({ by }));
 		const list = el('ol.ranking');
-		const head = el('div.rank-head.muted.small', el('span', t('asked')), el('span', t('denied')));
+		const head = el('div.rank-head.small', el('span.legend-item.accent', t('asked')), el('span.legend-item.denied', t('denied')));
 		const total = el('p.muted.small.more', { title: t('A key that is not listed has at most so many. Numbers with ≥ may be higher: the key was not in the list all the time.') });
 		const empty = el('div.empty', { hidden: true });
 		const node = card(t('Top keys'), el('div.end', order), head, list, empty, total);
 		function set(top) {
-			const { keys, totals } = top;
+			const { totals } = top, groups = groupsOf(top.keys).slice(0, listLength), keys = groups.map(([first]) => first);
 			const most = Math.max(1, ...keys.map((k) => k.asked.guaranteed));
-			reconcile(list, keys, identity, newKey, (item, k) => updateKey(item, k, most, totals));
+			reconcile(list, groups, ([first]) => identity(first), newKey, (item, group) => updateKey(item, group, most, totals));
 			setText(total, top.enabled && top.total ? t('{a} asked and {d} denied in all', { a: compact(totals.asked), d: compact(totals.denied) }) + (top.floor ? t('; others {by} at most {m}', { by: word(top.by), m: compact(top.floor) }) : '') : '');
 			const none = keys.length === 0;
 			head.hidden = none;
@@ -90,38 +92,73 @@ export function open(root, context) {
 
 	const identity = (k) => JSON.stringify([k.rule, k.limit, k.key, k.key_base64]);
 
-	function newKey(k) {
+	// groupsOf puts keys together that differ only in their names, as rpm=acme and tpm=acme do: they are of one caller.
+	function groupsOf(keys) {
+		const groups = new Map();
+		for (const k of keys) {
+			const value = isWhole(k) && k.rule ? k.key.split('|').map((entry) => entry.replace(/^[^=]*=/, '')).join('|') : '';
+			const id = value || `${groups.size} alone`;
+			groups.set(id, [...groups.get(id) ?? [], k]);
+		}
+		return [...groups.values()];
+	}
+
+	const isWhole = (k) => !k.key_base64 && !k.truncated;
+	const linkOf = (k) => address('keys', parameters(targetOf(k)));
+
+	function newKey([k]) {
 		const bars = [shareBar('accent'), shareBar('denied')];
-		const whole = !k.key_base64 && !k.truncated;
 		const body = [
 			el('span.rank-key', keyNode(k.key_base64 ? atobText(k.key_base64) : k.key), k.truncated ? el('span.tag', t('shortened')) : null),
 			...['asked', 'denied'].map((by) => el('span.rank-count', { 'data-count': by }, el('b'), el('span.muted'))),
-			el('span.rank-rule.muted', k.rule === '' ? limitText(k.limit) || t('limits in requests') : k.rule),
+			el('span.rank-rule.muted', k.rule === '' ? limitText(k.limit) || t('limits in requests') : breakable(k.rule)),
 			el('span.rank-bars', bars),
 		];
-		const item = el('li', whole ? el('a.rank', { href: address('keys', parameters(targetOf(k))) }, body) : el('div.rank', body));
+		const item = el('li', isWhole(k) ? el('a.rank', { href: linkOf(k) }, body) : el('div.rank', body), el('div.rank-others'));
 		item.bars = bars;
 		return item;
 	}
 
 	// updateKey shows both numbers of a key. One that is not in a list is unknown, and small.
-	function updateKey(item, k, most, totals) {
+	function updateKey(item, [k, ...others], most, totals) {
 		['asked', 'denied'].forEach((by, i) => {
 			const n = k[by];
 			const [count, about] = item.querySelectorAll('.rank-count')[i].children;
-			setText(count, n.guaranteed === n.count ? integer(n.count) : n.guaranteed ? `≥${integer(n.guaranteed)}` : '–');
+			setText(count, boundText(n));
 			count.classList.toggle('zero', !n.guaranteed);
 			setText(about, n.guaranteed ? `${percent(n.guaranteed / totals[by])}${by === 'denied' && k.shadowed ? t(', {n} shadow', { n: k.shadowed }) : ''}` : '');
 			item.bars[i].set(n.guaranteed / most);
 		});
-		item.classList.toggle('selected', k.key === state.key);
+		item.classList.toggle('selected', [k, ...others].some((one) => one.key === state.key));
 		const link = item.firstChild;
-		if (link.href !== undefined) link.href = address('keys', parameters(targetOf(k)));
+		if (link.href !== undefined) link.href = linkOf(k);
+		reconcile(item.lastChild, others, identity, (one) => el('a.chip', {}, breakable(one.rule), el('span')), (chip, one) => {
+			chip.href = linkOf(one);
+			chip.title = t('{key}: {a} asked, {d} denied', { key: one.key, a: boundText(one.asked), d: boundText(one.denied) });
+			setText(chip.lastChild, one.denied.guaranteed ? ` ${t('{n} denied', { n: one.denied.guaranteed })}` : '');
+		});
 	}
 
 	const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: k.limit ?? '' } : { key: k.key, keyrule: k.rule, limit: '' });
 
+	// newOffer lists the keys that are denied the most, to choose one.
+	function newOffer() {
+		const list = el('ol.offer');
+		const offers = el('div.offers', { hidden: true }, el('p.field-label', t('Most denied')), list);
+		const node = el('div.empty', el('strong', t('No key chosen')), t('Choose one of the list, or write one: its state under each rule is shown here.'), offers);
+		return {
+			node,
+			set(keys) {
+				reconcile(list, keys.filter((k) => isWhole(k) && k.denied.guaranteed).slice(0, mostDenied), identity,
+					(k) => el('li', el('a', { href: linkOf(k) }, keyNode(k.key)), el('span.rank-rule', breakable(k.rule || limitText(k.limit))), el('span')),
+					(item, k) => setText(item.lastChild, t('{d} of {a} denied', { d: boundText(k.denied), a: boundText(k.asked) })));
+				offers.hidden = list.children.length === 0;
+			},
+		};
+	}
+
 	function newInspector() {
+		const offer = newOffer();
 		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: t('42, or user=42') });
 		const results = el('div.results');
 		const known = el('div.states');
@@ -147,17 +184,19 @@ export function open(root, context) {
 				known.replaceChildren();
 				idle.replaceChildren();
 				folded.open = false;
-				results.replaceChildren(state.key ? el('p.muted', t('Asking …')) : el('div.empty',
-					el('strong', t('No key chosen')), t('Choose one of the list, or write one: its state under each rule is shown here.')));
+				results.replaceChildren(state.key ? el('p.muted', t('Asking …')) : offer.node);
 			}
 		}
 
 		const target = () => JSON.stringify([state.key, state.keyrule, state.limit]);
 
 		async function poll() {
-			if (!state.key) return;
 			const mine = target();
 			let answer;
+			if (!state.key) {
+				offer.set((await get('v1/top', { ...topQuery(), by: 'denied', n: listLength })).keys);
+				return;
+			}
 			try {
 				answer = await get('v1/inspect', { key: state.key, ...(state.limit ? { limit: state.limit } : state.keyrule ? { rule: state.keyrule } : {}) });
 			} catch (error) {
@@ -331,7 +370,7 @@ export function open(root, context) {
 	};
 
 	function topQuery() {
-		return { scope: state.scope, by: state.by, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
+		return { scope: state.scope, by: state.by, n: askedLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
 	}
 
 	async function pollSlow() {
@@ -343,6 +382,8 @@ export function open(root, context) {
 	}
 }
 
+// boundText is a number of which at least so much is known, and – where nothing is.
+const boundText = (n) => (n.guaranteed === n.count ? integer(n.count) : n.guaranteed ? `≥${integer(n.guaranteed)}` : '–');
 const leftText = (d) => t('{a} of {b} left', { a: d.remaining, b: d.limit });
 const countText = (c) => (c.count === c.guaranteed ? integer(c.count) : t('{a} to {b}', { a: c.guaranteed, b: c.count }));
 

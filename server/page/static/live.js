@@ -10,16 +10,17 @@ const windows = [['2m', t('2 min'), t('The last two minutes, by the second')], [
 const storeNames = { memory: t('Memory'), redis: 'Redis', postgresql: 'PostgreSQL', mysql: 'MySQL', sqlite: 'SQLite' };
 const scopes = [['daemon', t('This daemon')], ['all', t('All daemons'), t('All daemons on the same Redis')]];
 const mostRows = 200;
+const slow = 0.1; // seconds that a call should not take: callers wait for it
 
 // The columns of the table of rules: a title, and the order by which the daemon sorts.
 const columns = [
 	{ title: t('Rule'), sort: 'name' },
 	{ title: t('Trend') },
 	{ title: t('Decisions/s'), sort: 'decisions', numeric: true },
-	{ title: t('Denied'), sort: 'denied', numeric: true, counted: true },
+	{ title: t('Denied'), sort: 'denied', numeric: true, counted: true, sum: true },
 	{ title: t('Denied share'), sort: 'denied_share', numeric: true, counted: true },
 	{ title: t('Shadow share'), sort: 'shadow_share', numeric: true, counted: true },
-	{ title: t('Errors'), sort: 'errors', numeric: true, counted: true },
+	{ title: t('Errors'), sort: 'errors', numeric: true, counted: true, sum: true },
 ];
 
 // limitText is a limit without its name, to show. Its state is found by the whole text only.
@@ -81,6 +82,7 @@ export function open(root, context) {
 		const span = windows.find(([w]) => w === state.window)[1];
 		setText(calls, t('Calls in {span}', { span }));
 		heads.filter((h) => h.column.counted).forEach((h) => { h.node.title = t('In the last {span}', { span }); });
+		heads.filter((h) => h.column.sum).forEach((h) => setText(h.node.firstChild, t('{what}, {span}', { what: h.column.title, span })));
 		if (document.activeElement !== filter) filter.value = state.filter;
 		for (const { column, node } of heads) setAttribute(node, 'aria-sort', column.sort === state.sort ? (column.sort === 'name' ? 'ascending' : 'descending') : null);
 	}
@@ -102,10 +104,10 @@ export function open(root, context) {
 		const r = live.rates;
 		const perSecond = t('a second, over 10 s');
 		figures[0].set(rate(r.decisions), perSecond);
-		figures[1].set(rate(r.denied), perSecond + t(', ') + percent(r.decisions ? r.denied / r.decisions : 0), r.denied > 0 ? 'denied' : '');
+		figures[1].set(rate(r.denied), perSecond + t(', ') + percent(r.decisions ? r.denied / r.decisions : 0));
 		figures[2].set(rate(r.errors), perSecond, r.errors > 0 ? 'error' : '');
 		const busiest = live.listeners.filter((l) => l.name !== 'admin' && l.p99 !== null).sort((a, b) => b.calls - a.calls)[0];
-		if (busiest) figures[3].set(seconds(busiest.p99), t('p99 of {listener}, over {span}', { listener: busiest.name, span: windows.find(([w]) => w === state.window)[1] }));
+		if (busiest) figures[3].set(seconds(busiest.p99), t('p99 of {listener}, over {span}', { listener: busiest.name, span: windows.find(([w]) => w === state.window)[1] }), busiest.p99 >= slow ? 'slow' : '');
 		else figures[3].set('–', t('no calls yet'));
 		figures[4].set(bytes(live.process.heap_bytes ?? 0), t('heap, {size} held', { size: bytes(live.process.total_bytes ?? 0) }));
 	}
@@ -117,6 +119,7 @@ export function open(root, context) {
 			(row, l) => {
 				const latency = (s) => (s === null ? '–' : seconds(s));
 				[l.name, integer(l.connections), compact(l.calls), latency(l.p50), latency(l.p90), latency(l.p99)].forEach((text, i) => setText(row.children[i], text));
+				row.children[5].classList.toggle('is-slow', l.p99 >= slow);
 				row.lastChild.replaceChildren(latencyRange(l.p50, l.p90, l.p99));
 			});
 	}

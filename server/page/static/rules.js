@@ -27,6 +27,7 @@ export function open(root, context) {
 	let state = { domain: '', entries: '', filter: '' };
 	let polls = 0;
 	let answer = null;
+	let example = null; // {domain, entries} to explain while nothing is written
 	let typing = 0;
 	let sequence = 0;
 
@@ -73,26 +74,25 @@ export function open(root, context) {
 		const mine = ++sequence;
 		problem.hidden = true;
 		const asked = JSON.stringify([state.domain, state.entries]);
-		if (!state.domain || state.entries.trim() === '') {
-			explanation.classList.add('muted');
-			setText(explanation, t('Write the entries of a descriptor to see the rule that applies, and why others do not.'));
-			explanation.dataset.ready = asked;
-			return;
-		}
+		const written = state.domain && state.entries.trim() !== '';
+		example = written ? null : exampleIn(answer?.rules ?? [], state.domain);
 		let text;
 		try {
-			const key = parseEntries(state.entries);
-			text = (await context.attempt(() => get('v1/explain', { domain: state.domain, key })))?.text;
+			if (written) text = await explained(parseEntries(state.entries));
+			else if (example) text = `${t('For example, {entries}:', { entries: example.replaceAll('\n', t(', ')) })}\n\n${await explained(parseEntries(example))}`;
+			else text = t('Write the entries of a descriptor to see the rule that applies, and why others do not.');
 		} catch (error) {
 			if (mine !== sequence) return;
 			setText(problem, error.message);
 			problem.hidden = false;
 		}
 		if (mine !== sequence) return;
-		explanation.classList.remove('muted');
+		explanation.classList.toggle('muted', !written);
 		setText(explanation, text ?? '');
 		explanation.dataset.ready = asked;
 	}
+
+	const explained = async (key) => (await context.attempt(() => get('v1/explain', { domain: state.domain, key })))?.text ?? '';
 
 	function showTree() {
 		if (!answer) return;
@@ -121,6 +121,8 @@ export function open(root, context) {
 	function updateLine(row, { rule }) {
 		if (!rule) return;
 		const [, limit, settings, allowed, deniedCell, where, end] = row.children;
+		allowed.dataset.title = t('Allowed');
+		deniedCell.dataset.title = t('Denied');
 		limit.replaceChildren(rule.unlimited ? el('span.muted', t('unlimited')) : el('code', limitText(rule.limit)));
 		settings.replaceChildren(...(rule.settings ?? []).map((s) => el('span', { class: `tag ${s.name === 'shadow' ? 'shadow' : ''}`, title: `${s.name}: ${s.text}` }, settingText(s))));
 		setText(allowed, compact(rule.counts?.allowed ?? 0));
@@ -174,6 +176,7 @@ export function open(root, context) {
 				candidates.set(tried);
 				showDomains();
 				showTree();
+				if (state.entries.trim() === '' && example !== exampleIn(answer.rules, state.domain)) explain();
 				showReload(answer.reload);
 				root.dataset.ready = 'true';
 			}
@@ -185,6 +188,12 @@ export function open(root, context) {
 			sequence++;
 		},
 	};
+}
+
+// exampleIn returns the entries of a request that a domain's first rule applies to.
+function exampleIn(rules, domain) {
+	const rule = rules.find((r) => r.domain === domain);
+	return rule ? rule.path.map(({ key, value }) => `${key}=${(value ?? 'x').replaceAll('*', 'x')}`).join('\n') : null;
 }
 
 // settingText is a setting in a few words; its whole text is shown on demand.

@@ -191,8 +191,8 @@ export function open(root, context) {
 			el('dl.lane-figures',
 				el('div', el('dt', t('passed')), el('dd.passed', { 'data-figure': 'passed' }, lane.error ? '–' : t('{a} of {b}', { a: lane.passed, b: lane.offered }))),
 				el('div', el('dt', t('most in any {time}', { time: seconds(lane.period) })),
-					el('dd', { class: lane.exceeds ? 'most exceeds' : 'most', 'data-figure': 'most' }, lane.error ? '–' : integer(lane.most_in_period),
-						lane.exceeds ? el('span.above', ` ${t('above {n}', { n: lane.count })}`) : null))));
+					el('dd.most', { 'data-figure': 'most' }, lane.error ? '–' : integer(lane.most_in_period),
+						lane.error ? null : el('span.bound.muted', ` ${t('of at most {m}', { m: lane.at_most })}`)))));
 	}
 
 	function picture(lane) {

@@ -168,6 +168,7 @@ export const chinese = {
 	'Version': '版本',
 	'Last heard of': '最近上报',
 	'Denied/s': '拒绝/秒',
+	'{what}, {span}': '{what}（{span}）',
 	'missing': '失联',
 	'last {time}': '最近 {time}',
 
@@ -192,6 +193,8 @@ export const chinese = {
 	'No requests': '没有请求',
 	'Keys appear here with their first decision.': 'key 在第一次判定后出现在这里。',
 	'shortened': '已截短',
+	'{key}: {a} asked, {d} denied': '{key}：请求 {a} 次，拒绝 {d} 次',
+	'{d} of {a} denied': '{a} 次请求中拒绝 {d} 次',
 	', {n} shadow': '，影子 {n}',
 	'42, or user=42': '42 或 user=42',
 	'clear': '清除',
@@ -272,6 +275,7 @@ export const chinese = {
 	// rules.js
 	'“{line}” is no entry: write one a line, such as user=42.': '“{line}”不是有效的条目：每行写一个，例如 user=42。',
 	'Explanation': '解释',
+	'For example, {entries}:': '例如 {entries}：',
 	'Which rule applies to …': '适用哪条规则？',
 	'Domain': '域（domain）',
 	'Entries, one a line': '条目，每行一个',
@@ -344,7 +348,7 @@ export const chinese = {
 	'as written': '当前限额',
 	'passed': '放行',
 	'most in any {time}': '任意 {time}内最多',
-	'above {n}': '超过 {n}',
+	'of at most {m}': '上限 {m}',
 	'{algorithm}: {a} of {b} passed, at most {m} in any {time}. Arrow keys walk through the requests.': '{algorithm}：放行 {a} / {b}，任意 {time}内最多 {m}。用方向键逐个查看请求。',
 	'window ends': '窗口结束',
 	'Click a request, or walk with the arrow keys, to see what its caller was told.': '点击一个请求，或用方向键移动，查看调用方得到的结果。',

@@ -97,6 +97,9 @@ var chinese = strings.NewReplacer(
 	"Tall: admitted at that instant (leaky bucket: acts). Short: denied.", "高：在该时刻放行（漏桶：实际执行）；矮：拒绝。",
 	"Nanoseconds a decision, by number of keys (lower is better)", "每次判定的纳秒数与 key 数量的关系（越低越好）",
 	">1 million<", ">100 万<",
+	">keys<", ">key 数量<",
+	">pale: ", ">浅色：其他 ",
+	" others<", " 种<",
 	">100,000<", ">10 万<",
 	">10,000<", ">1 万<",
 	">floor, ", ">下限（读一次时钟加一次 CAS），",
@@ -187,13 +190,14 @@ const style = `
 	.axis { stroke: #8c959f; stroke-width: 1 } .grid { stroke: #d1d9e0; stroke-width: 1 }
 	.rival { stroke: #8c959f; fill: none; stroke-width: 1.5 } .ours { stroke: #0969da; fill: none; stroke-width: 3 }
 	.floor { stroke: #1a7f37; fill: none; stroke-width: 1.5; stroke-dasharray: 4 4 } .bound { stroke: #cf222e; fill: none; stroke-width: 2; stroke-dasharray: 6 4 }
+	.ideal { stroke: #1f2328; fill: none; stroke-width: 2; stroke-dasharray: 2 4 } .faded { stroke: #d1d9e0; fill: none; stroke-width: 1.2 }
 	.down { fill: #cf222e; fill-opacity: 0.1 } .pass { fill: #0969da } .deny { fill: #d1d9e0 }
 	.oursText { fill: #0969da; font-weight: 600 } .floorText { fill: #1a7f37 } .boundText { fill: #cf222e }
 	text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif } .title { font-size: 16px; font-weight: 600 } .mono { font-family: ui-monospace, monospace }
 	@media (prefers-color-scheme: dark) {
 		.bg { fill: #0d1117 } .ink { fill: #f0f6fc } .soft { fill: #9198a1 }
 		.axis { stroke: #656c76 } .grid { stroke: #2a313c } .rival { stroke: #656c76 } .ours { stroke: #4493f8 }
-		.floor { stroke: #3fb950 } .bound { stroke: #f85149 } .down { fill: #f85149; fill-opacity: 0.15 }
+		.floor { stroke: #3fb950 } .bound { stroke: #f85149 } .ideal { stroke: #f0f6fc } .faded { stroke: #373e47 } .down { fill: #f85149; fill-opacity: 0.15 }
 		.pass { fill: #4493f8 } .deny { fill: #2a313c } .oursText { fill: #4493f8 } .floorText { fill: #3fb950 } .boundText { fill: #f85149 }
 	}
 `
@@ -291,8 +295,15 @@ var looks = map[string]look{
 	"penstock":  {"ours", "oursText", 2},
 	"admitted":  {"ours", "oursText", 2},
 	"bound":     {"bound", "boundText", 1},
-	"one store": {"bound", "boundText", 1},
+	"one store": {"ideal", "soft", 1},
 	"floor":     {"floor", "floorText", 1},
+
+	// The others of keys.svg, which names the three that are chosen most: nobody reads ten labels. Without one a series is pale.
+	"x/time/rate, map and mutex":   {"faded", "", -1},
+	"ulule/limiter":                {"faded", "", -1},
+	"failsafe-go bursty, sync.Map": {"faded", "", -1},
+	"failsafe-go smooth, sync.Map": {"faded", "", -1},
+	"juju/ratelimit, sync.Map":     {"faded", "", -1},
 }
 
 func (s series) last() float64 { return s.points[len(s.points)-1].y }
@@ -350,6 +361,7 @@ func (c *canvas) lines(all []series, x, y axis, edge float64, format string) {
 		}
 		c.path(points, s.look().line)
 	}
+	all = slices.DeleteFunc(slices.Clone(all), func(s series) bool { return s.look().label == "" })
 	slices.SortFunc(all, func(a, b series) int { return cmp.Compare(y.at(a.last()), y.at(b.last())) })
 	above := 0.0
 	for _, s := range all {
@@ -366,7 +378,11 @@ func drawKeys(rows [][]string) string {
 	for i, label := range []string{"1", "10", "100", "1,000", "10,000", "100,000", "1 million"} {
 		c.text(x.at(math.Pow10(i)), 447, "middle", "soft", label)
 	}
-	c.lines(readSeries(rows, 1), x, y, 588, "%s, %.0f ns")
+	c.text((x.at(1)+x.at(1e6))/2, 466, "middle", "soft", "keys")
+	c.text(16, 48, "start", "soft", "ns")
+	all := readSeries(rows, 1)
+	c.text(588, 466, "start", "soft", fmt.Sprintf("pale: %d others", len(slices.DeleteFunc(slices.Clone(all), func(s series) bool { return s.look().label != "" }))))
+	c.lines(all, x, y, 588, "%s, %.0f ns")
 	return c.String()
 }
 

@@ -20,16 +20,17 @@ import (
 )
 
 // watch runs before the page's own scripts. It records what must not happen, counts the requests
-// in flight, and makes the page believe that it is hidden when a test says so.
+// in flight and those that have ended, and makes the page believe that it is hidden when a test says so.
 const watch = `
 window.violations = [];
 document.addEventListener('securitypolicyviolation', (e) => violations.push(e.violatedDirective + ' ' + e.blockedURI + ' ' + e.sample));
 window.inFlight = 0;
+window.answered = 0;
 const ask = window.fetch;
 window.fetch = async (...request) => {
 	window.inFlight++;
 	// What the page does with an answer, and asks next, it does before this.
-	const end = () => setTimeout(() => { window.inFlight--; });
+	const end = () => setTimeout(() => { window.inFlight--; window.answered++; });
 	try {
 		const response = await ask(...request);
 		const read = response.text.bind(response);

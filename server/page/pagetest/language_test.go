@@ -18,8 +18,8 @@ func (tb *tab) speak(t *testing.T, languages string) {
 // or with a word of Latin letters that is neither data, nor code, nor one of the words that Chinese engineers write so.
 const foreign = `(() => {
 	const terms = new Set(['penstock', 'key', 'Key', 'EN', 'Redis', 'PostgreSQL', 'MySQL', 'SQLite', 'gzip', 'JSON', 'ID', 'RetryAfter', 'domain', 'ban', 'unlimited', 'p50', 'p90', 'p99', 'KB', 'MB', 'GB',
-		'http', 'admin', 'resp', 'grpc', 'on_store_failure', 'local', 'user', 'rules', 'top', 'keys', 'tenant', 'Shard', 'align', 'zone', 'penalty']);
-	const data = 'code, pre, .key, .mono, option, .rule-link, .daemon, .explanation, .reason, .where, .node, .rank-rule, .state strong, .lane-name strong, .chip.mono, .sub, .settings, .overrides td:first-child, .summary, .detail, .assumed, .will b, .candidate strong, .keep, #language';
+		'http', 'admin', 'resp', 'grpc', 'on_store_failure', 'local', 'user', 'rules', 'top', 'keys', 'tenant', 'Shard', 'home', 'align', 'zone', 'penalty']);
+	const data = 'code, pre, .key, .mono, option, .rule-link, .daemon, .explanation, .reason, .where, .node, .rank-rule, .state strong, .lane-name strong, .lane-picture, .chip.mono, .sub, .settings, .change, .daemons td, .overrides td:first-child, .summary, .detail, .assumed, .will b, .candidate strong, .keep, #language';
 	const found = [];
 	const check = (text, e) => {
 		const latin = (text.match(/[A-Za-z][A-Za-z_]+/g) ?? []).filter((w) => !terms.has(w));

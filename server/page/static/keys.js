@@ -132,7 +132,7 @@ export function open(root, context) {
 		item.classList.toggle('selected', [k, ...others].some((one) => one.key === state.key));
 		const link = item.firstChild;
 		if (link.href !== undefined) link.href = linkOf(k);
-		reconcile(item.lastChild, others, identity, (one) => el('a.chip', {}, breakable(one.rule), el('span')), (chip, one) => {
+		reconcile(item.lastChild, others, identity, (one) => el('a.chip.mono', {}, breakable(one.rule), el('span')), (chip, one) => {
 			chip.href = linkOf(one);
 			chip.title = t('{key}: {a} asked, {d} denied', { key: one.key, a: boundText(one.asked), d: boundText(one.denied) });
 			setText(chip.lastChild, one.denied.guaranteed ? ` ${t('{n} denied', { n: one.denied.guaranteed })}` : '');

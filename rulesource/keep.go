@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/penstock-io/penstock/internal/atomicfile"
+	"github.com/penstock-io/penstock/internal/regularfile"
 	"github.com/penstock-io/penstock/rules"
 )
 
@@ -26,7 +27,7 @@ func (r *remote) restore() (*rules.Set, error) {
 }
 
 func (r *remote) readKept() (files []rules.File, err error) {
-	f, err := os.Open(r.o.Keep)
+	f, err := regularfile.Open(r.o.Keep, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

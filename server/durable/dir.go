@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/atomicfile"
+	"github.com/penstock-io/penstock/internal/regularfile"
 )
 
 // A Dir is a directory for what a process keeps across restarts. Files in it are replaced
@@ -45,7 +46,7 @@ func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
 // ReadFile returns the content of a file. The error is [fs.ErrNotExist] if it has not been
 // written yet. A file that is larger than maxBytes is an error.
 func (d *Dir) ReadFile(name string, maxBytes int64) ([]byte, error) {
-	f, err := os.Open(d.Path(name))
+	f, err := regularfile.Open(d.Path(name), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (d *Dir) WriteFile(name string, write func(io.Writer) error) error {
 }
 
 func writeAndSync(path string, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := regularfile.Open(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/regularfile"
 )
 
 // snapshotName is the file of a store's state.
@@ -66,7 +67,7 @@ func (s *Store) load(o *penstock.MemoryOptions) error {
 }
 
 func (s *Store) restore(o *penstock.MemoryOptions) error {
-	f, err := os.Open(s.dir.Path(snapshotName))
+	f, err := regularfile.Open(s.dir.Path(snapshotName), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}

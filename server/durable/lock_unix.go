@@ -6,11 +6,13 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"github.com/penstock-io/penstock/internal/regularfile"
 )
 
 // lockFile opens and locks a file, until it is closed or the process ends.
 func lockFile(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := regularfile.Open(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}

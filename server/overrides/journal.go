@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/penstock-io/penstock/internal/atomicfile"
+	"github.com/penstock-io/penstock/internal/regularfile"
 )
 
 // A journal is a file of records, one JSON array in each line: rule, key, and the record's
@@ -25,7 +26,7 @@ type journal struct {
 func (s *Set) openJournal(path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := regularfile.Open(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("overrides: %w", err)
 	}
@@ -132,7 +133,7 @@ func (s *Set) compactJournal() {
 // rewriteJournal replaces the file by one with the last record of each override.
 func (s *Set) rewriteJournal() error {
 	j := s.journal
-	temporary, err := os.OpenFile(j.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	temporary, err := regularfile.Open(j.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("overrides: %w", err)
 	}

@@ -260,7 +260,7 @@ export function open(root, context) {
 				const list = [[t('Next request'), s.would_allow ? t('would be allowed') : s.retry_after === null ? t('denied for good') : t('denied for {time}', { time: seconds(s.retry_after) })]];
 				if (!banned && !free) list.push([t('Full again'), d.reset_after ? t('in {time}', { time: seconds(d.reset_after) }) : t('is full')]);
 				if (override) list.push(...overrideFacts(override));
-				for (const also of s.also ?? []) list.push([also.rule, also.override?.limit === 'unlimited' ? t('unlimited') : `${leftText(also.decision)} · ${limitText(also.limit)}`]);
+				for (const also of s.also ?? []) list.push([el('code', also.rule), also.override?.limit === 'unlimited' ? t('unlimited') : [leftText(also.decision), ' · ', el('code', limitText(also.limit))]]);
 				if (seen?.asked) list.push([t('Asked lately'), countText(seen.asked)]);
 				if (seen?.denied) list.push([t('Denied lately'), countText(seen.denied)]);
 				facts.replaceChildren(...list.map(([name, value]) => el('div', el('dt', name), el('dd', value))));

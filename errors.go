@@ -25,6 +25,14 @@ var (
 	// request is up to the caller.
 	ErrUnavailable = errors.New("store unavailable")
 
+	// ErrBusy means that the store answers, but had not come to this call when its time was up,
+	// because others were before it. That is no outage, so it is not [ErrUnavailable]:
+	// [WithFallback] counts no failure, decides nothing and returns it. To let the request pass
+	// would lift the limit just when most ask for it. Repeat it later, with fewer at once. Unless the text
+	// says that the call was not sent, it may be charged. An error of the caller's
+	// context matches both.
+	ErrBusy = errors.New("store busy")
+
 	// ErrDeadline means that the wait would exceed the deadline of the context.
 	// It is returned at once, and nothing is charged. It matches
 	// [context.DeadlineExceeded].

@@ -79,7 +79,7 @@ type FallbackChange struct {
 }
 
 // A Fallback is a [Store] that decides by a secondary store while the primary
-// store is down, so callers see no store errors. [WithFallback] makes one. It is
+// store is down, so callers see no outage. [WithFallback] makes one. It is
 // safe for concurrent use and needs no Close. It probes the primary, and charges it
 // for what the secondary granted, in goroutines that end by themselves.
 //
@@ -88,8 +88,9 @@ type FallbackChange struct {
 // probes call it until one succeeds. A request starts a probe, and so does a call of
 // [Fallback.Down]. In a program that has made neither for a while, the primary still counts as
 // down after the outage, and the secondary decides the first requests, until the probe is
-// answered. Errors are returned only for malformed requests, and to callers whose own context
-// has ended. A [KeyError] concerns only its key: the secondary decides that request, and the
+// answered. Errors are returned only for malformed requests, to callers whose own context
+// has ended, and [ErrBusy]: a primary that answers others is up, and no number of callers makes the
+// secondary grant anything. Only a settlement is kept then, for the primary. A [KeyError] concerns only its key: the secondary decides that request, and the
 // primary still counts as up.
 //
 // While the primary store is down, this process admits at most its share of the

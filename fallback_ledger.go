@@ -516,6 +516,7 @@ func (f *Fallback) settle(ctx context.Context, rs []Request, ds []Decision) erro
 			return local
 		}
 		return err
+	case errors.Is(err, ErrBusy) && ctx.Err() == nil: // it grants nothing, and the primary gets it later
 	case answered || err != nil:
 		return err
 	}

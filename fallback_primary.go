@@ -104,10 +104,13 @@ func (f *Fallback) callPrimary(
 	err = takeOpen(limited, f.primary, rs, ds, all, open)
 	answer := f.answerOf(ctx, c.sent, err)
 	f.report(c, rs, answer, err)
-	if answer == answerDecided || answer == answerRejected {
+	switch {
+	case answer == answerDecided || answer == answerRejected:
 		return true, err
-	}
-	if ctx.Err() != nil {
+	case answer == answerBusy:
+		clear(ds)
+		return false, err
+	case ctx.Err() != nil:
 		return false, err
 	}
 	if !isKeyError(err) {
@@ -122,6 +125,7 @@ type primaryAnswer int
 const (
 	answerDecided  primaryAnswer = iota // it is up
 	answerRejected                      // nothing: the request is malformed
+	answerBusy                          // it is up, and answers others
 	answerNone                          // nothing: the caller left, or the store got no time to answer
 	answerFailed                        // it failed, or cannot decide about one key
 )
@@ -137,6 +141,8 @@ func (f *Fallback) answerOf(ctx context.Context, sent int64, err error) primaryA
 		return answerRejected
 	case errors.Is(err, ErrUnknownID):
 		return answerDecided
+	case errors.Is(err, ErrBusy):
+		return answerBusy
 	case ctx.Err() != nil && (took < int64(f.timeout) || !f.setsTimer && !errors.Is(err, ErrUnavailable)):
 		return answerNone // a TimeoutStore itself knows whether it had its time, because a call may wait for others first
 	case errors.Is(err, context.DeadlineExceeded) && took < int64(min(minPatience, f.timeout)):
@@ -197,13 +203,13 @@ func (f *Fallback) succeeded(s *fallbackShard, t breaker.Ticket) {
 	}
 }
 
-// failed records that a call to the primary store failed.
+// failed records that a call to the primary store failed, unless the store was only busy.
 func (f *Fallback) failed(s *fallbackShard, t breaker.Ticket, err error) {
 	if isKeyError(err) {
 		f.succeeded(s, t)
 		return
 	}
-	if s.breaker.Fail(t, f.clock.Now()) {
+	if !errors.Is(err, ErrBusy) && s.breaker.Fail(t, f.clock.Now()) {
 		f.notify(s, err)
 	}
 }
@@ -231,10 +237,15 @@ func (f *Fallback) verifyAsync(s *fallbackShard, r *Request) {
 	}()
 }
 
-// tellPrimary makes requests at the primary store for which no caller waits.
+// tellPrimary makes requests at the primary store for which no caller waits. A store that sets a timer itself knows
+// whether it is down, or a call only waits for others.
 func (f *Fallback) tellPrimary(rs ...Request) error {
-	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
-	defer cancel()
+	ctx := context.Background()
+	if f.setsTimer {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+	}
 	return TakeBatch(ctx, f.primary, rs, make([]Decision, len(rs)), false)
 }
 
@@ -258,7 +269,7 @@ func (f *Fallback) probe(s *fallbackShard) {
 		if err == nil {
 			err = f.tellPrimary(Request{Key: *key, Limit: probeLimit, Cost: 1})
 		}
-		s.breaker.EndProbe(probe, err == nil || isMalformed(err), f.clock.Now())
+		s.breaker.EndProbe(probe, err == nil || isMalformed(err) || errors.Is(err, ErrBusy), f.clock.Now())
 		if !s.breaker.IsOpen() {
 			f.notify(s, nil)
 			f.chargeAsync(s)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -78,6 +79,75 @@ func TestFallbackIgnoresCallersThatLeaveCrowd(t *testing.T) {
 			t.Errorf("after calls that end with %v: %d shards down, want %d", failure, down, wantDown)
 		}
 	}
+}
+
+// A primary store that is busy is up: its error is the caller's, and the secondary grants nothing. A settlement, which
+// grants nothing either, is kept for the primary.
+func TestFallbackGrantsNothingWhilePrimaryIsBusy(t *testing.T) {
+	clock, busy, charged := time.Unix(0, 0), true, make(chan Request, 10)
+	store := waitingStore{StoreFunc(func(_ context.Context, r Request) (Decision, error) {
+		if busy {
+			clock = clock.Add(time.Second)
+			return Decision{}, fmt.Errorf("%w: %w", ErrBusy, context.DeadlineExceeded)
+		}
+		charged <- r
+		return Decision{Allowed: true, Granted: r.Cost}, nil
+	})}
+	f := WithFallback(store, nil, &FallbackOptions{Failures: 1, Now: func() time.Time { return clock }})
+	f.shards[0].ledger.chargeAt.Store(charging) // not in the background
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	rs, ds := []Request{{Key: "k", Limit: PerHour(9), Cost: 1}, {Key: "l", Limit: PerHour(9)}}, make([]Decision, 2)
+	refund := []Request{{Key: "k", Limit: PerHour(9), Cost: -1}}
+	for name, err := range map[string]error{
+		"a take":                       f.TakeEach(t.Context(), rs[:1], ds),
+		"a take of a caller that left": f.TakeEach(left, rs[:1], ds),
+		"a peek":                       f.TakeEach(t.Context(), rs[1:], ds),
+		"a refund":                     f.TakeEach(t.Context(), refund, ds),
+		"TakeEach":                     f.TakeEach(t.Context(), rs, ds),
+		"TakeAll":                      f.TakeAll(t.Context(), rs, ds),
+	} {
+		if !errors.Is(err, ErrBusy) || ds[0] != (Decision{}) || ds[1] != (Decision{}) {
+			t.Errorf("%s: %v, %v, want ErrBusy", name, err, ds)
+		}
+	}
+	settle := Request{Key: "k", Limit: PerHour(9), Cost: 3, ID: "x", Settle: true}
+	if d, err := f.Take(t.Context(), settle); err != nil || d.Source != SourceFallback {
+		t.Errorf("a settlement: %+v, %v, want it to be kept", d, err)
+	}
+	if down, _ := f.Down(); down != 0 {
+		t.Error("it counts as down")
+	}
+	if err := f.chargeBatch(&f.shards[0], 10, false); !errors.Is(err, ErrBusy) {
+		t.Errorf("charged: %v", err)
+	}
+	if down, _ := f.Down(); down != 0 {
+		t.Error("it counts as down, after a charge")
+	}
+	busy = false
+	if err := f.chargeBatch(&f.shards[0], 10, false); err != nil || (<-charged).ID != "x" {
+		t.Errorf("the settlement did not reach the primary: %v", err)
+	}
+}
+
+// A probe that finds the primary store busy finds it up.
+func TestFallbackComesUpWhilePrimaryIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := ErrUnavailable
+		store := waitingStore{StoreFunc(func(context.Context, Request) (Decision, error) { return Decision{}, failure })}
+		f := WithFallback(store, nil, &FallbackOptions{Failures: 1})
+		if d, err := f.Take(t.Context(), Request{Key: "k", Limit: PerHour(9), Cost: 1}); err != nil || d.Source != SourceFallback {
+			t.Fatalf("down: %+v, %v", d, err)
+		}
+		synctest.Wait()
+		failure = ErrBusy
+		time.Sleep(time.Second)
+		f.Down() // probes
+		synctest.Wait()
+		if down, _ := f.Down(); down != 0 {
+			t.Error("it is still down")
+		}
+	})
 }
 
 // Other errors count at once: a refused connection takes no time.

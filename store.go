@@ -57,9 +57,9 @@ type ShardedStore interface {
 
 // A TimeoutStore limits the duration of each call itself, so [WithFallback] sets
 // no timer of its own unless its timeout is shorter. A call may also wait for others of this
-// process, as those of the Redis store do. The error of a call is [ErrUnavailable] if it got no
-// answer within its Timeout, and that of the caller's context if that ended before. A Timeout
-// of 0 means no limit.
+// process, as those of the Redis store do. The error of a call is [ErrUnavailable] if the store answered
+// nothing within its Timeout, [ErrBusy] if it only answered others, and that of the caller's context if that ended
+// before, together with ErrBusy in the latter case. A Timeout of 0 means no limit.
 type TimeoutStore interface {
 	Store
 	Timeout() time.Duration

@@ -311,7 +311,7 @@ func (s *Store) await(ctx context.Context, p *pending) (ok bool, err error) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return false, p.calls[0].wrapError(ctx.Err())
+		return false, p.calls[0].wrapError(endedError(ctx.Err(), s.answersSince(p.start)))
 	case <-early:
 		p.left.Store(true)
 		return false, s.earlyError(ctx, p)
@@ -337,9 +337,18 @@ func (s *Store) earlyAlarm(ctx context.Context, p *pending) <-chan time.Time {
 	return p.alarm.C
 }
 
+// answersSince reports whether Redis has answered any call since one began to wait, or in the time of a batch.
+func (s *Store) answersSince(start time.Time) bool {
+	if last := time.Now().Add(-batchTime); last.Before(start) {
+		start = last
+	}
+	return s.answers.latest().After(start)
+}
+
 // earlyError returns the error of a take whose batch was not answered in time. The batch may
 // still write into its own call.
 func (s *Store) earlyError(ctx context.Context, p *pending) error {
-	d := &deadline{Context: ctx, began: p.start, due: time.Now()}
+	d := &deadline{Context: ctx, began: p.start, due: time.Now(), isBusy: s.answersSince(p.start)}
+	d.hasEnded.Store(true)
 	return s.callError(d, &Call{Script: p.queue.script, Err: context.DeadlineExceeded})
 }

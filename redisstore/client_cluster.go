@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -46,12 +47,13 @@ func movedAddress(err error) string {
 	return ""
 }
 
-// A slotMap holds the owner of every slot of a Cluster, for error texts. rueidis
-// has such a map but does not export it.
+// A slotMap holds the owner of every slot of a Cluster, for error texts, and to tell nodes apart. rueidis
+// has such a map but does not export it. It may be as old as the last error.
 type slotMap struct {
 	mu     sync.Mutex
 	ranges []slotRange
 	loaded time.Time
+	owners atomic.Pointer[[slots]uint8] // the number of each slot's owner
 }
 
 type slotRange struct {
@@ -96,6 +98,29 @@ func (m *slotMap) load(ctx context.Context, client rueidis.Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ranges, m.loaded = ranges, time.Now()
+	m.owners.Store(ownersOf(ranges))
+}
+
+// ownersOf numbers the nodes, and returns the number of the owner of each slot.
+func ownersOf(ranges []slotRange) *[slots]uint8 {
+	numbers, owners := map[string]int{}, new([slots]uint8)
+	for _, r := range ranges {
+		if _, known := numbers[r.address]; !known {
+			numbers[r.address] = len(numbers) % maxNodes
+		}
+		for slot := int(r.first); slot <= min(int(r.last), slots-1); slot++ {
+			owners[slot] = uint8(numbers[r.address])
+		}
+	}
+	return owners
+}
+
+// nodeOfSlot returns the number of the node that owns a slot, as far as it is known.
+func (rc *rueidisClient) nodeOfSlot(slot uint16) int {
+	if owners := rc.slotMap.owners.Load(); owners != nil {
+		return int(owners[slot%slots])
+	}
+	return 0
 }
 
 // parseSlotRange reads the first slot, the last, and the primary's host and port.

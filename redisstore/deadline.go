@@ -15,7 +15,9 @@ type deadline struct {
 	context.Context           // the caller's
 	start           time.Time // of what the caller asked for, which may need several deadlines
 	began           time.Time // when the timer was first set, or set anew with a slot
-	sentAt          time.Time // a time before the calls in flight were sent
+	sentAt          time.Time // a time before the calls in flight were sent; changed under mu
+	answers         *answerLog
+	limited         bool // whether the caller's context, or Options.EndEarly, limits it
 	done            chan struct{}
 	hasEnded        atomic.Bool
 	timer           *time.Timer
@@ -25,9 +27,10 @@ type deadline struct {
 	timeout time.Duration
 	due     time.Time        // what the timer is set to; zero if the deadline is not in use
 	latest  time.Time        // what it may be set to
+	nodes   uint64           // to which the calls in flight were sent, as bits
 	queue   *inflightLimiter // in which the calls wait for a slot
-	answers int64            // that Redis had given when the timer of calls that wait was set
 	wasLate bool             // whether the timer was set again because it was late
+	isBusy  bool             // whether Redis answered others when it ended
 }
 
 var deadlinePool = sync.Pool{New: func() any {
@@ -41,14 +44,14 @@ var deadlinePool = sync.Pool{New: func() any {
 // maxTimeouts of its start.
 func (s *Store) deadlineAfter(ctx context.Context, start time.Time, timeout time.Duration) *deadline {
 	d := deadlinePool.Get().(*deadline)
-	d.Context, d.start = ctx, start
+	d.Context, d.start, d.answers, d.limited = ctx, start, s.answers, false
 	now := time.Now()
 	latest := start.Add(maxTimeouts * timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(latest) {
-		latest = at
+		latest, d.limited = at, true
 	}
 	if early := s.earlyEnd(ctx, now); early > 0 && now.Add(early).Before(latest) {
-		latest = now.Add(early)
+		latest, d.limited = now.Add(early), true
 	}
 	d.set(now, timeout, latest)
 	if !now.Before(latest) {
@@ -56,7 +59,7 @@ func (s *Store) deadlineAfter(ctx context.Context, start time.Time, timeout time
 		d.end()
 	}
 	if ctx.Done() != nil {
-		d.detach = context.AfterFunc(ctx, d.end)
+		d.detach = context.AfterFunc(ctx, d.leave)
 	}
 	return d
 }
@@ -70,15 +73,14 @@ const (
 func (d *deadline) set(now time.Time, timeout time.Duration, latest time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.timeout, d.latest, d.queue, d.wasLate = timeout, latest, nil, false
+	d.timeout, d.latest, d.nodes, d.queue, d.wasLate = timeout, latest, 1, nil, false
 	d.began, d.sentAt = now, now
-	d.setTimer(now)
+	d.setTimer(now, now.Add(timeout))
 }
 
-// setTimer sets the timer to one timeout from now.
-func (d *deadline) setTimer(now time.Time) {
-	d.due = now.Add(d.timeout)
-	if d.latest.Before(d.due) {
+// setTimer sets the timer to a time, or to the latest.
+func (d *deadline) setTimer(now, due time.Time) {
+	if d.due = due; d.latest.Before(due) {
 		d.due = d.latest
 	}
 	d.timer.Reset(d.due.Sub(now))
@@ -88,29 +90,101 @@ func (d *deadline) setTimer(now time.Time) {
 func (d *deadline) waitIn(queue *inflightLimiter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queue, d.answers = queue, queue.answers.Load()
+	d.queue = queue
 }
 
-// expire ends the calls when the timer fires, unless the time went by in this process and not in Redis:
-// the calls still wait for a slot, and Redis answers those that have one; or goroutines wait for a processor,
-// the one that reads replies too. So a crowd of callers does not look like an outage.
+// sendTo says to which nodes the calls are about to be sent.
+func (d *deadline) sendTo(nodes uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nodes = nodes
+}
+
+// sendAgain says that calls are about to be sent again.
+func (d *deadline) sendAgain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sentAt = time.Now()
+}
+
+// expire ends the calls when the timer fires, unless Redis has answered others meanwhile that were before them, or
+// the time went by in this process: goroutines wait for a processor, the one that reads replies too. So a crowd of
+// callers does not look like an outage.
 func (d *deadline) expire() {
 	runtime.Gosched()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
+	due := d.lastProgress(now).Add(d.timeout)
 	switch late := now.Sub(d.due); {
 	case late < 0 || d.due.IsZero(): // the timer was set again, or stopped
 	case !now.Before(d.latest):
+		d.isBusy = d.progressed(d.due) // and not now: this process may be late
 		d.end()
-	case d.queue != nil && d.queue.answersSince(&d.answers):
-		d.setTimer(now)
+	case due.After(now):
+		d.wasLate = false
+		d.setTimer(now, due)
 	case late > d.timeout/latePart && !d.wasLate: // once, because timers that fire together are late
 		d.wasLate = true
-		d.setTimer(now)
+		d.setTimer(now, now.Add(d.timeout))
 	default:
 		d.end()
 	}
+}
+
+// lastProgress returns when the calls last came nearer to their answer, or zero: Redis answered calls that were
+// sent before them, or while they wait for a slot, any. They also do as long as none in flight has ended without an
+// answer: those may have been sent just now.
+func (d *deadline) lastProgress(now time.Time) time.Time {
+	switch {
+	case d.queue == nil:
+		return d.answers.near(d.sentAt, d.nodes)
+	case d.queue.abandoned.Load() == 0:
+		return now
+	}
+	return d.answers.latest()
+}
+
+// progressed reports whether Redis answers others, when the time of the calls is up. If their caller gave
+// them less than a timeout, it does if it has since they were sent, or in the time in which it carries out a batch. Otherwise
+// it also does as long as none that has a slot has ended without an answer.
+func (d *deadline) progressed(end time.Time) bool {
+	if d.queue != nil && !d.limited && d.queue.abandoned.Load() == 0 {
+		return true
+	}
+	since := end.Add(-d.timeout)
+	if d.limited {
+		since = end.Add(-min(batchTime, d.timeout))
+		if d.sentAt.Before(since) {
+			since = d.sentAt
+		}
+	}
+	if d.queue != nil {
+		return d.answers.latest().After(since)
+	}
+	return d.answers.near(d.sentAt, d.nodes).After(since)
+}
+
+// batchTime is how long Redis needs for a batch, at most, unless it is very slow.
+const batchTime = 10 * time.Millisecond
+
+// leave ends the calls because the caller's context has ended.
+func (d *deadline) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.hasEnded.Load() {
+		d.limited = true
+		d.isBusy = d.progressed(time.Now())
+	}
+	d.end()
+}
+
+// busy reports whether the time of the calls was up while Redis answered others. A connection may end before the
+// deadline does.
+func (d *deadline) busy() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.isBusy || !d.hasEnded.Load() && d.progressed(time.Now())
 }
 
 // What Options.EndEarly leaves of a caller's time: a part of it, and at least minMargin. With

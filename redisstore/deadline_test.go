@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -47,7 +48,7 @@ func (c lateContext) Deadline() (time.Time, bool) { return c.at, true }
 // timer of the caller's context has not run yet.
 func TestCallErrorBlamesCallerWhoseDeadlineHasPassed(t *testing.T) {
 	t.Parallel()
-	s := &Store{}
+	s := &Store{answers: newAnswerLog(time.Minute)}
 	for _, test := range []struct {
 		at          time.Time
 		unavailable bool
@@ -79,7 +80,7 @@ func TestConnectTimeoutFollowsTimeout(t *testing.T) {
 
 func TestRollBackTTLOutlivesCallAndRollBack(t *testing.T) {
 	for _, timeout := range []time.Duration{50 * time.Millisecond, time.Second, 24 * time.Hour} {
-		s := &Store{timeout: timeout}
+		s := &Store{timeout: timeout, answers: newAnswerLog(timeout)}
 		start := time.Now()
 		d := s.deadlineAfter(t.Context(), start, timeout)
 		call := d.latest.Sub(start)
@@ -90,38 +91,64 @@ func TestRollBackTTLOutlivesCallAndRollBack(t *testing.T) {
 	}
 }
 
-// A call whose timer fires late may have its reply among what this process has yet to read.
+// The time of a call goes on while Redis answers calls that were before it, or its process is late.
 func TestDeadlineLasts(t *testing.T) {
-	t.Parallel()
-	queue, stuck := newInflightLimiter(1, time.Hour), newInflightLimiter(1, time.Hour)
-	stuck.abandoned.Add(1)
-	left := newInflightLimiter(1, time.Hour)
-	left.abandoned.Add(1)
-	left.answers.Add(1)
+	const timeout = 50 * time.Millisecond
+	waiting := func(abandoned int64) func(*deadline, *answerLog) {
+		return func(d *deadline, _ *answerLog) {
+			queue := newInflightLimiter(1, time.Hour)
+			queue.abandoned.Store(abandoned)
+			d.waitIn(queue)
+		}
+	}
 	for _, test := range []struct {
-		name  string
-		queue *inflightLimiter
-		late  time.Duration
-		age   int // in timeouts
-		lasts bool
+		name   string
+		before func(*deadline, *answerLog) // half a timeout before the timer fires
+		late   time.Duration
+		age    int // in timeouts
+		lasts  bool
+		busy   bool
 	}{
-		{"Redis does not answer", nil, 0, 1, false},
-		{"the process is late", nil, time.Hour, 1, true},
-		{"it waits for a slot", queue, 0, 1, true},
-		{"it waits, and Redis does not answer", stuck, 0, 1, false},
-		{"it waits, and another caller has left while Redis answers", left, 0, 1, true},
-		{"it has waited for too long", queue, time.Hour, maxTimeouts, false},
+		{name: "Redis does not answer"},
+		{name: "the process is late", late: timeout, lasts: true},
+		{name: "it waits for a slot", before: waiting(0), lasts: true},
+		{name: "it waits, and Redis does not answer", before: waiting(1)},
+		{name: "it waits, and another caller has left while Redis answers", before: func(d *deadline, log *answerLog) {
+			waiting(1)(d, log)
+			log.note(0, time.Now())
+		}, lasts: true},
+		{name: "it has waited for too long", before: func(d *deadline, log *answerLog) {
+			waiting(0)(d, log)
+			log.note(0, time.Now())
+		}, late: timeout, age: maxTimeouts, busy: true},
+		{name: "Redis answers calls before it", before: func(d *deadline, log *answerLog) { log.note(0, d.sentAt) }, lasts: true},
+		{name: "Redis answers only calls after it", before: func(_ *deadline, log *answerLog) { log.note(0, time.Now()) }},
+		{name: "another node answers", before: func(d *deadline, log *answerLog) { log.note(1, d.sentAt) }},
+		{name: "one of its nodes answers", before: func(d *deadline, log *answerLog) {
+			d.sendTo(1<<3 | 1<<5)
+			log.note(5, d.sentAt)
+		}, lasts: true},
+		{name: "it took too long", before: func(d *deadline, log *answerLog) { log.note(0, d.sentAt) }, age: maxTimeouts, busy: true},
 	} {
-		d := (&Store{}).deadlineAfter(t.Context(), time.Now(), time.Hour)
-		d.timer.Stop()
-		d.queue, d.answers, d.due = test.queue, 0, time.Now().Add(-test.late)
-		d.latest = d.latest.Add(-time.Duration(test.age) * d.timeout)
-		if d.expire(); d.Err() == nil != test.lasts {
-			t.Errorf("%s: lasts %t, want %t", test.name, d.Err() == nil, test.lasts)
-		}
-		if at, _ := d.Deadline(); d.Err() == nil && !at.After(time.Now()) {
-			t.Errorf("%s: lasts, and a client is told that it ended at %v", test.name, at)
-		}
-		d.timer.Stop() // not d.stop: one that has ended must not be used again
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Hour) // of the store
+			log := newAnswerLog(timeout)
+			time.Sleep(time.Second)
+			d := (&Store{answers: log}).deadlineAfter(context.Background(), time.Now(), timeout)
+			d.timer.Stop()
+			d.latest = d.latest.Add(-time.Duration(test.age) * d.timeout)
+			time.Sleep(timeout / 2)
+			if test.before != nil {
+				test.before(d, log)
+			}
+			time.Sleep(timeout/2 + test.late)
+			if d.expire(); d.Err() == nil != test.lasts || d.Err() != nil && d.busy() != test.busy {
+				t.Errorf("%s: lasts %t, busy %t, want %t, %t", test.name, d.Err() == nil, d.busy(), test.lasts, test.busy)
+			}
+			if at, _ := d.Deadline(); d.Err() == nil && !at.After(time.Now()) {
+				t.Errorf("%s: lasts, and a client is told that it ended at %v", test.name, at)
+			}
+			d.timer.Stop() // not d.stop: one that has ended must not be used again
+		})
 	}
 }

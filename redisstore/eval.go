@@ -37,16 +37,20 @@ func (s *Store) Eval(ctx context.Context, script *Script, name string, args ...s
 }
 
 // evalError returns the error of a call. Unlike that of a take, it is
-// [penstock.ErrUnavailable] only if Redis did not reply.
+// [penstock.ErrUnavailable] or [penstock.ErrBusy] only if Redis did not reply.
 func (s *Store) evalError(d *deadline, c *Call) error {
 	switch ended := d.callerErr(); {
 	case ended != nil:
-		return c.wrapError(ended)
+		return c.wrapError(endedError(ended, d.busy()))
 	case isReply(c.Err) && !notExecuted(c.Err):
 		if refused := refusalOf(c.Err, s.client.Sharded()); refused != nil { // not counted: no decision depends on it
 			return c.wrapError(refused)
 		}
 		return c.wrapError(c.Err)
 	}
-	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, c.Err))
+	why := penstock.ErrUnavailable
+	if errors.Is(c.Err, context.DeadlineExceeded) {
+		why = whyEnded(d)
+	}
+	return c.wrapError(fmt.Errorf("%w: %w", why, c.Err))
 }

@@ -21,7 +21,6 @@ type inflightLimiter struct {
 	mu         sync.Mutex
 	abandoned  atomic.Int64 // changed under mu
 	releases   int          // under mu: how often the slots of all abandoned calls were freed
-	answers    atomic.Int64 // of Redis, to all calls
 	start      time.Time
 	lastProbe  atomic.Int64 // nanoseconds since start
 }
@@ -78,15 +77,7 @@ func (l *inflightLimiter) wait(d *deadline, slots chan struct{}) error {
 		<-slots // both had happened: the caller has left, and is not charged
 	case <-d.Done():
 	}
-	return fmt.Errorf("%w: %w", errTooManyCalls, d.ended())
-}
-
-// answersSince reports whether Redis answers: no call in flight has ended without an answer, or others got
-// one since the last look. Those that ended may be those of callers that left.
-func (l *inflightLimiter) answersSince(seen *int64) bool {
-	before := *seen
-	*seen = l.answers.Load()
-	return l.abandoned.Load() == 0 || *seen != before
+	return fmt.Errorf("not sent: %w: %w", errTooManyCalls, d.ended())
 }
 
 func (l *inflightLimiter) mayProbe() bool {
@@ -103,7 +94,6 @@ func (l *inflightLimiter) release(held bool) {
 
 // releaseAbandoned frees the slots of all abandoned calls, because Redis answers.
 func (l *inflightLimiter) releaseAbandoned() {
-	l.answers.Add(1)
 	if l.abandoned.Load() == 0 {
 		return
 	}

@@ -151,7 +151,15 @@ const slots = 16384
 func slotOf(key string) uint16 {
 	crc := uint16(0)
 	for _, b := range []byte(hashTag(key)) {
-		crc ^= uint16(b) << 8
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^b]
+	}
+	return crc % slots
+}
+
+// crcTable has the CRC-16 of each byte.
+var crcTable = func() (table [256]uint16) {
+	for b := range table {
+		crc := uint16(b) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
 				crc = crc<<1 ^ 0x1021
@@ -159,9 +167,10 @@ func slotOf(key string) uint16 {
 				crc <<= 1
 			}
 		}
+		table[b] = crc
 	}
-	return crc % slots
-}
+	return table
+}()
 
 // slotsPerShard is how many consecutive slots form one shard. Nodes own ranges of
 // slots, so a shard is nearly always on one node.

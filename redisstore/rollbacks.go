@@ -1,9 +1,9 @@
 package redisstore
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/penstock-io/penstock"
 )
@@ -19,16 +19,27 @@ func (s *Store) awaitRollBacks(d *deadline, rs []penstock.Request, items []takeA
 			continue
 		}
 		for _, ended := range s.rollBacks.Of(grantName{items[i].key, rs[i].ID}) {
+			d.waitIn(s.inflight) // as the refund does
 			select {
 			case <-ended:
+				d.set(time.Now(), d.timeout, d.latest)
 			case <-d.Done():
-				// As that of callError, this is not ErrUnavailable if the caller's context has ended.
-				why := cmp.Or(d.callerErr(), penstock.ErrUnavailable)
-				return requestError(i, fmt.Errorf("redisstore: take all: %w: %w", why, errRollingBack))
+				return requestError(i, fmt.Errorf("redisstore: take all: %w: %w", whyEnded(d), errRollingBack))
 			}
 		}
 	}
 	return nil
+}
+
+// whyEnded returns why a call ended without an answer, as callError does.
+func whyEnded(d *deadline) error {
+	switch ended := d.callerErr(); {
+	case ended != nil:
+		return endedError(ended, d.busy())
+	case d.busy():
+		return penstock.ErrBusy
+	}
+	return penstock.ErrUnavailable
 }
 
 var errRollingBack = errors.New("an earlier call under this ID is being rolled back")

@@ -45,7 +45,11 @@ func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
 			}
 		}
 	}
+	if s.findsNodes() {
+		d.sendTo(s.nodesOf(calls))
+	}
 	s.client.Do(d, calls)
+	s.noteAnswers(d, calls)
 	for pause := minRetryPause; anyCall(calls, (*Call).retryable) && waitToRetry(d, calls, pause); pause = min(2*pause, maxRetryPause) {
 		s.retry(d, calls)
 	}
@@ -58,6 +62,44 @@ func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
 	default:
 		s.inflight.release(held)
 	}
+}
+
+// noteAnswers notes which nodes have just carried out a call. A rejection is not noted: a server that does nothing but
+// reject is down.
+func (s *Store) noteAnswers(d *deadline, calls []Call) {
+	for i := range calls {
+		if c := &calls[i]; c.answered() && (c.Err == nil || !notExecuted(c.Err)) {
+			s.answers.note(s.nodeOf(c), d.sentAt)
+			if !s.findsNodes() {
+				return
+			}
+		}
+	}
+}
+
+// A nodeFinder is a client of a Cluster that numbers its nodes.
+type nodeFinder interface {
+	// nodeOfSlot returns the number of the node that owns a slot. It does not wait.
+	nodeOfSlot(slot uint16) int
+}
+
+// findsNodes reports whether Redis has several nodes that the client tells apart.
+func (s *Store) findsNodes() bool { return s.finder != nil && s.client.Sharded() }
+
+// nodeOf returns the number of the node that a call is sent to. It is 0 for all if the client does not tell.
+func (s *Store) nodeOf(c *Call) int {
+	if !s.findsNodes() || len(c.Keys) == 0 {
+		return 0
+	}
+	return s.finder.nodeOfSlot(slotOf(c.Keys[0])) % maxNodes
+}
+
+// nodesOf returns the nodes that calls are sent to, as bits.
+func (s *Store) nodesOf(calls []Call) (nodes uint64) {
+	for i := range calls {
+		nodes |= 1 << s.nodeOf(&calls[i])
+	}
+	return nodes
 }
 
 // anyCall reports whether a call has a property.
@@ -153,8 +195,9 @@ func (s *Store) retry(d *deadline, calls []Call) {
 	for i := range again {
 		again[i].lastErr, again[i].Err, again[i].Reply = again[i].Err, nil, again[i].Reply[:0]
 	}
-	d.sentAt = time.Now()
+	d.sendAgain()
 	s.client.Do(d, again)
+	s.noteAnswers(d, again)
 	for i, at := range index {
 		calls[at] = again[i]
 	}
@@ -175,10 +218,13 @@ func (s *Store) errorFor(ended error, d *deadline, c *Call) error {
 	case ended != nil && isReply(err) && notExecuted(err):
 		return c.wrapError(fmt.Errorf("%w, after %w", ended, err))
 	case ended != nil && !isReply(err):
-		return c.wrapError(fmt.Errorf("%w%s", ended, after))
+		return c.wrapError(fmt.Errorf("%w%s", endedError(ended, d.busy()), after))
 	case errors.Is(err, context.DeadlineExceeded):
 		due, _ := d.Deadline()
 		err = fmt.Errorf("no answer within %v: %w%s", due.Sub(d.began).Round(time.Millisecond), err, after)
+		if d.busy() {
+			return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrBusy, err))
+		}
 	case isForeign(err):
 		err = &penstock.KeyError{Key: c.Keys[0], Err: fmt.Errorf("key %q holds a value that no limit wrote: %w", c.Keys, err)}
 	case crossesSlots(err) && c.spansSlots():
@@ -188,6 +234,14 @@ func (s *Store) errorFor(ended error, d *deadline, c *Call) error {
 		err = s.refused(err)
 	}
 	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, err))
+}
+
+// endedError returns the error of a call whose caller's context has ended, maybe while Redis answered others.
+func endedError(ended error, busy bool) error {
+	if busy {
+		return fmt.Errorf("%w: %w", ended, penstock.ErrBusy)
+	}
+	return ended
 }
 
 // spansSlots reports whether keys of a call have different hash tags.

@@ -21,8 +21,9 @@
 //
 // # When Redis does not answer
 //
-// Redis has [Options].Timeout to answer a call. Without a decision by then its error is
-// [penstock.ErrUnavailable].
+// Redis has [Options].Timeout to answer a call. If it answered nothing by then, the error is
+// [penstock.ErrUnavailable]; if it only answered others, the call waits, and ends after 20 timeouts with
+// [penstock.ErrBusy].
 //
 // A call is repeated within its timeout if it certainly was not executed: Redis
 // rejected it, it could not be sent, or its connection was found closed before it was
@@ -75,24 +76,24 @@ type Options struct {
 	// prefixes share nothing. Letters, digits and : _ - / only. Default: "p".
 	Prefix string
 
-	// Timeout is how long Redis has to answer a call, retries included, whatever
-	// the caller's context says. It begins anew when a call has waited for others of
-	// this process (see MaxCalls), and once more if goroutines of this process wait for
-	// a processor: a crowd of callers is no outage. No call takes more than 20
-	// timeouts, but see [Store.TakeAll]. A connection without answers is closed after
+	// Timeout is how long Redis may answer nothing before a call ends with
+	// [penstock.ErrUnavailable], retries included, whatever the caller's context says. It
+	// begins anew when Redis has answered others that were before the call, and once more if
+	// goroutines of this process wait for a processor: a crowd of callers is no outage. No call takes
+	// more than 20 timeouts, but see [Store.TakeAll]; its error is [penstock.ErrBusy] then. A connection without answers is closed after
 	// two to three seconds, or after two to three times a Timeout of more than a second.
 	// At most a day. Default: 50 milliseconds.
 	Timeout time.Duration
 
 	// MaxCalls is how many calls may be in flight at once, at most 65536. A
 	// batch is one call, and at most a 64th of them are batches. Further calls wait,
-	// as long as Redis answers, and not past their contexts. Default: 2048.
+	// as long as Redis answers, and not past their contexts. One that was not sent is not charged. Default: 2048.
 	MaxCalls int
 
 	// EndEarly ends a call before the deadline of the caller's context, so that the
 	// caller can do without it in time, as [penstock.Fallback] does: by a fifth of the
 	// time that is left, and at least four milliseconds. Its error is
-	// [penstock.ErrUnavailable]. Default: a call ends with the caller's context.
+	// [penstock.ErrUnavailable], or [penstock.ErrBusy] if Redis has answered others meanwhile. Default: a call ends with the caller's context.
 	EndEarly bool
 
 	// OnBatch is called when a batch was answered or has failed, before its calls return: with their contexts, how many
@@ -174,6 +175,8 @@ type Store struct {
 	margin      func(left time.Duration) time.Duration // what a call leaves of its caller's time; nil without EndEarly
 	onBatch     func(calls iter.Seq[context.Context], size int, sent time.Time)
 	inflight    *inflightLimiter
+	answers     *answerLog
+	finder      nodeFinder // nil if the client tells no nodes apart
 	limits      limitCache
 	groups      takeGroups
 	groupQueues groupQueues
@@ -224,9 +227,11 @@ func newStore(client Client, o Options) *Store {
 		timeout:  o.Timeout,
 		onBatch:  o.OnBatch,
 		inflight: newInflightLimiter(o.MaxCalls, maxSilence(o)),
+		answers:  newAnswerLog(o.Timeout),
 		now:      time.Now,
 		close:    func() {},
 	}
+	s.finder, _ = client.(nodeFinder)
 	if o.EndEarly {
 		s.margin = marginOf
 	}

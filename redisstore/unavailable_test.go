@@ -3,11 +3,8 @@ package redisstore_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,49 +138,5 @@ func TestOpenAllowUnavailableClosesUnconnected(t *testing.T) {
 	store.Close()
 	if _, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)}); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("after Close: %v", err)
-	}
-}
-
-const crowdTimeout = 2 * time.Second
-
-// A slowClient takes a while for each call, as a distant server does.
-type slowClient struct{ appClient }
-
-func (c slowClient) Do(ctx context.Context, calls []redisstore.Call) {
-	select {
-	case <-time.After(crowdTimeout / 8):
-	case <-ctx.Done():
-	}
-	c.appClient.Do(ctx, calls)
-}
-
-// Callers that wait longer than the timeout because others of this process are before them are decided
-// by Redis, and the stock of a sale is sold to the last item.
-func TestCrowdOfCallersIsNoOutage(t *testing.T) {
-	t.Parallel()
-	client := slowClient{newAppClient(t, liveServer)}
-	redis, err := redisstore.New(client, &redisstore.Options{Timeout: crowdTimeout, MaxCalls: 1, Prefix: newPrefix()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := penstock.WithFallback(redis, nil, &penstock.FallbackOptions{Timeout: crowdTimeout, Share: 0.01, Failures: 1})
-	stock := penstock.Limit{Algorithm: penstock.FixedWindow, Period: 24 * time.Hour, Count: 10, Name: "stock"}
-	var sold atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 12 {
-		wg.Go(func() {
-			id := fmt.Sprint(i)
-			rs := []penstock.Request{{Key: "item", Limit: stock, Cost: 1, ID: id}, {Key: id, Limit: stock, Cost: 1, ID: id}}
-			ds := make([]penstock.Decision, len(rs))
-			if err := penstock.TakeAll(context.Background(), store, rs, ds); err != nil || ds[0].Source != penstock.SourceStore {
-				t.Errorf("buyer %s: got %+v, %v, want a decision of Redis", id, ds[0], err)
-			}
-			if penstock.Tightest(ds).Allowed {
-				sold.Add(1)
-			}
-		})
-	}
-	if wg.Wait(); sold.Load() != stock.Count {
-		t.Errorf("sold %d of %d", sold.Load(), stock.Count)
 	}
 }

@@ -78,7 +78,9 @@ type Options struct {
 	// [ServiceUnavailable] does; or nil, and the call passes, charged to the
 	// limiters of other stores that could decide: keep one in memory, and it
 	// holds while another store is down. Default: the call passes, unless its
-	// client has cancelled it. A call that costs nothing passes either way.
+	// client has cancelled it, or the store is up, but calls are too many for it
+	// ([penstock.ErrBusy]): then ServiceUnavailable, because a crowd must not lift a limit.
+	// A call that costs nothing passes either way.
 	Unavailable func(context.Context, Call, error) error
 
 	// OnError is called for each such failure, for negative costs and for

@@ -174,6 +174,8 @@ func (p *protection) enter(ctx context.Context, call Call, setTrailer func(metad
 	switch {
 	case errors.Is(err, penstock.ErrBadCost), err != nil && errors.Is(err, ctx.Err()):
 		err = asStatus(err)
+	case err != nil && p.Unavailable == nil && errors.Is(err, penstock.ErrBusy):
+		err = ServiceUnavailable(ctx, call, err)
 	case err != nil: // has a code, or is the one that Unavailable returned
 	case decided.Denied && p.Shadow != nil:
 		p.Shadow(ctx, call, answers(&decided))

@@ -299,6 +299,19 @@ func TestServerStoreFailure(t *testing.T) {
 	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable, Shadow: shadow}), 1), codes.OK)
 }
 
+// A crowd for which the store is too slow does not pass, even though an outage would let it.
+func TestServerBusyStoreLetsNobodyPass(t *testing.T) {
+	busy := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, fmt.Errorf("remote: %w: %w", penstock.ErrBusy, context.DeadlineExceeded)
+	})
+	lim := limiter(t, busy, "1/1h")
+	expect(t, "by default", ask(t, unary(t, lim, nil), 2), codes.Unavailable, codes.Unavailable)
+	pass := func(context.Context, grpclimit.Call, error) error { return nil }
+	expect(t, "passing", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: pass}), 1), codes.OK)
+	free := func(context.Context, grpclimit.Call) int64 { return 0 }
+	expect(t, "what costs nothing", ask(t, unary(t, lim, &grpclimit.Options{Cost: free}), 1), codes.OK)
+}
+
 // A memory limit holds while the shared store is down: calls that pass are charged
 // to it, denied ones are not.
 func TestServerMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {

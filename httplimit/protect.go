@@ -89,7 +89,9 @@ type Options struct {
 	// the store is unavailable, or the client has no address. Grants of other
 	// stores are refunded first. Default: the request passes, unless its
 	// client has disconnected, and is charged to the limiters that could
-	// decide; keep one in memory, and it holds while another store is down.
+	// decide; keep one in memory, and it holds while another store is down. If
+	// the store is up, but requests are too many for it ([penstock.ErrBusy]), the default is
+	// ServiceUnavailable: a crowd must not lift a limit.
 	// A request that costs nothing passes either way.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
@@ -221,7 +223,7 @@ func (p *protection) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		WriteProblem(w, Problem{Status: http.StatusInternalServerError, Detail: "the limits of this request cannot be combined"})
 	case errors.Is(err, penstock.ErrBadCost):
 		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: badCost(err)})
-	case r.Context().Err() != nil:
+	case r.Context().Err() != nil, p.Unavailable == nil:
 		ServiceUnavailable(w, r, err)
 	default:
 		p.Unavailable(w, r, err)

@@ -475,6 +475,21 @@ func TestProtectStoreFailure(t *testing.T) {
 	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
 }
 
+// A crowd for which the store is too slow does not pass, even though an outage would let it.
+func TestProtectBusyStoreLetsNobodyPass(t *testing.T) {
+	busy := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, fmt.Errorf("remote: %w: %w", penstock.ErrBusy, context.DeadlineExceeded)
+	})
+	lim := limiter(t, busy, "1/1h")
+	expect(t, "by default", statuses(httplimit.Protect(lim, nil)(hello), 2, alice), 503, 503)
+	own := func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), http.StatusTeapot) }
+	expect(t, "otherwise", statuses(httplimit.Protect(lim, &httplimit.Options{Unavailable: own})(hello), 1, alice), http.StatusTeapot)
+	free := &httplimit.Options{Cost: func(*http.Request) int64 { return 0 }}
+	expect(t, "what costs nothing", statuses(httplimit.Protect(lim, free)(hello), 1, alice), 200)
+	shadow := &httplimit.Options{Shadow: func(*http.Request, []httplimit.Answer) {}}
+	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
+}
+
 // A memory limit holds while the shared store is down: requests that pass are
 // charged to it, denied ones are not.
 func TestProtectMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {

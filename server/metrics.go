@@ -55,7 +55,7 @@ func newMetrics() *metrics {
 			Help:    "Latency of store calls by store and operation.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 12), // to 100 ms
 		}, []string{"store", "op"}),
-		storeErrors:       newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
+		storeErrors:       newCounterVec("penstock_store_errors_total", "Store calls without a decision, because the store was unavailable, or busy.", "store"),
 		configLoads:       newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
 		lastLoadOK:        newGauge("penstock_config_last_load_successful", "0 while the last load of the rules is one that failed, else 1."),
 		rules:             newGauge("penstock_rules", "Rules in force."),

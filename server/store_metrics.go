@@ -52,7 +52,7 @@ func (s *timedStore) decide(ctx context.Context, rs []penstock.Request, ds []pen
 	op := operationOf(len(rs), all)
 	s.durations[op].Observe(time.Since(begin).Seconds())
 	trip.End(s.name, operations[op], len(rs), err)
-	if errors.Is(err, penstock.ErrUnavailable) {
+	if errors.Is(err, penstock.ErrUnavailable) || errors.Is(err, penstock.ErrBusy) {
 		s.errors.Inc()
 	}
 	return err

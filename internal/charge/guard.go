@@ -141,15 +141,20 @@ func (g *Guard[R, E]) fail(r R, p *Passage[R, E], err error) error {
 
 // refusal returns the error of an undecided request, or nil if it goes on. One that costs nothing
 // goes on. One that its client has canceled does not; otherwise sending and canceling requests would
-// bypass the limits of a slow store.
+// bypass the limits of a slow store. Nor does one of so many that the store is busy; otherwise sending many
+// would bypass them.
 func (g *Guard[R, E]) refusal(r R, p *Passage[R, E], err error) error {
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		return err
 	case p.Context.Err() != nil:
 		return p.Context.Err()
-	case g.Unavailable != nil && (costs(p.all()[p.decided:]) || p.ruled != nil && p.ruled.costs()):
+	case !costs(p.all()[p.decided:]) && (p.ruled == nil || !p.ruled.costs()):
+		return nil
+	case g.Unavailable != nil:
 		return g.Unavailable(r, err)
+	case errors.Is(err, penstock.ErrBusy):
+		return err
 	}
 	return nil
 }

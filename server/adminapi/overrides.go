@@ -55,7 +55,7 @@ func overrideProblem(err error) httplimit.Problem {
 	if errors.As(err, &field) {
 		p = httplimit.Problem{Status: http.StatusBadRequest, Detail: field.Error(), Parameter: field.Field}
 	}
-	if errors.Is(err, penstock.ErrUnavailable) {
+	if errors.Is(err, penstock.ErrUnavailable) || errors.Is(err, penstock.ErrBusy) {
 		p.Detail += "; what Redis has received may be in force: list the overrides, or repeat the request"
 	}
 	if errors.As(err, &item) && item.Index > 0 {

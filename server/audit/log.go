@@ -158,7 +158,7 @@ func (p *Pending) Done() { p.end(Done) }
 // gives no answer, or that a caller does not wait for, may carry out what it has received.
 func (p *Pending) Fail(err error) {
 	p.Detail = err.Error()
-	if errors.Is(err, penstock.ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, penstock.ErrUnavailable) || errors.Is(err, penstock.ErrBusy) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		p.end(Unknown)
 		return
 	}

@@ -264,6 +264,14 @@ func TestClientRejectsForeignResponses(t *testing.T) {
 			t.Errorf("server down: got %v, want ErrUnavailable", err)
 		}
 	}
+	crowded := startHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(503)
+		_, _ = io.WriteString(w, `{"type":"#ProblemBusy","title":"x","detail":"y"}`)
+	})
+	defer crowded.Close()
+	if _, err := newClient(t, crowded.URL).Take(t.Context(), one); !errors.Is(err, penstock.ErrBusy) || errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("a busy store: got %v, want ErrBusy", err)
+	}
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	if _, err := newClient(t, s.URL).Take(t.Context(), one); err == nil || errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "404") {

@@ -21,10 +21,12 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("client: %s: %s", e.Title, e.Detail)
 }
 
-// Unwrap returns [penstock.ErrUnavailable] if the server could not decide, and
-// [penstock.ErrUnknownID] if it does not remember an ID.
+// Unwrap returns [penstock.ErrUnavailable] if the server could not decide, or [penstock.ErrBusy] if requests are
+// too many for its store, and [penstock.ErrUnknownID] if it does not remember an ID.
 func (e *Error) Unwrap() error {
 	switch {
+	case strings.HasSuffix(e.Type, "#ProblemBusy"):
+		return penstock.ErrBusy
 	case e.Status >= http.StatusInternalServerError:
 		return penstock.ErrUnavailable
 	case strings.HasSuffix(e.Type, "#ProblemUnknownID"):

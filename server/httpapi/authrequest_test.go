@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -414,8 +415,21 @@ var unavailableStore = penstock.StoreFunc(func(context.Context, penstock.Request
 	return penstock.Decision{}, penstock.ErrUnavailable
 })
 
+// busyStore is a store that answers others.
+var busyStore = penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+	return penstock.Decision{}, fmt.Errorf("%w: %w", penstock.ErrBusy, context.DeadlineExceeded)
+})
+
 func TestServerStoreUnavailableIs503(t *testing.T) {
-	base := serve(t, newServer(t, newEngine(t, unavailableStore, nil), nil))
+	checkUndecided(t, unavailableStore, httpapi.ProblemUnavailable)
+}
+
+func TestServerStoreBusyIs503(t *testing.T) { checkUndecided(t, busyStore, httpapi.ProblemBusy) }
+
+// checkUndecided checks the answers of a server whose store decides nothing.
+func checkUndecided(t *testing.T, store penstock.Store, kind string) {
+	t.Helper()
+	base := serve(t, newServer(t, newEngine(t, store, nil), nil))
 	for _, got := range []response{
 		auth(t, base, "limit=1/s&key=a"),
 		auth(t, base, "domain=edge&tenant=x"),
@@ -426,8 +440,8 @@ func TestServerStoreUnavailableIs503(t *testing.T) {
 		post(t, base, `{"mode":"each","requests":[`+byRules("tenant=x")+`]}`),
 		post(t, base, `{"mode":"all","requests":[`+byRules("tenant=x")+`]}`),
 	} {
-		if p := got.problem(t); got.status != 503 || p.Type != httpapi.ProblemUnavailable {
-			t.Errorf("got %+v, want 503", got)
+		if p := got.problem(t); got.status != 503 || p.Type != kind {
+			t.Errorf("got %+v, want 503 and %s", got, kind)
 		}
 	}
 }

@@ -92,6 +92,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	server := newServer(t, newEngine(t, frozenMemory(), nil), nil)
 	noStore, noRules := newServer(t, newEngine(t, unavailableStore, nil), nil), newServer(t, engine.New(frozenMemory(), nil), nil)
 	sendTakes(t, send, server)
+	send(newServer(t, newEngine(t, busyStore, nil), nil), localAddr, "POST", "/v1/take", byRules("tenant=1"))
 	for _, unable := range []http.Handler{noStore, noRules} {
 		send(unable, localAddr, "POST", "/v1/take", byRules("tenant=1"))
 		send(unable, localAddr, "POST", "/v1/settle", `{"key":"s","limit":"9/1m","id":"x","cost":3}`)

@@ -56,6 +56,10 @@ const (
 	// whether to go on.
 	ProblemUnavailable = problemBase + "ProblemUnavailable"
 
+	// ProblemBusy means that the store answers, but requests were too many for it to come to this
+	// one in time. It may be charged. That is no outage: to go on would lift the limit. Send it again later.
+	ProblemBusy = problemBase + "ProblemBusy"
+
 	// ProblemNoAudit means that nothing was refunded or reset, because the server could
 	// not write its audit log.
 	ProblemNoAudit = problemBase + "ProblemNoAudit"
@@ -105,6 +109,10 @@ var problemTypes = map[string]problemType{
 		http.StatusServiceUnavailable, "",
 		"Audit log unavailable", "nothing was refunded: the server cannot write its audit log",
 	},
+	ProblemBusy: {
+		http.StatusServiceUnavailable, "",
+		"Store busy", "requests are too many at once for the store; this one may be charged",
+	},
 	ProblemUnavailable: {
 		http.StatusServiceUnavailable, "",
 		"Store unavailable", "no decision was made; the state of the key is unknown",
@@ -137,7 +145,7 @@ func problemOf(err error) httplimit.Problem {
 // problemErrors are the problems of errors that are not about a field.
 var problemErrors = map[error]string{
 	errNotJSON: ProblemNotJSON, httpserver.ErrTooLarge: ProblemTooLarge, errRefundForbidden: ProblemForbidden,
-	engine.ErrNoRules: ProblemNoRules, penstock.ErrUnknownID: ProblemUnknownID, audit.ErrUnwritable: ProblemNoAudit,
+	engine.ErrNoRules: ProblemNoRules, penstock.ErrUnknownID: ProblemUnknownID, penstock.ErrBusy: ProblemBusy, audit.ErrUnwritable: ProblemNoAudit,
 }
 
 // A fieldError means that a field of the request is invalid.

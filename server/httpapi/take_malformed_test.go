@@ -243,7 +243,7 @@ func TestProblemTypesAreDocumentationURLs(t *testing.T) {
 		"ProblemForbidden": httpapi.ProblemForbidden, "ProblemTooLarge": httpapi.ProblemTooLarge,
 		"ProblemNotJSON": httpapi.ProblemNotJSON, "ProblemUnavailable": httpapi.ProblemUnavailable,
 		"ProblemNoRules": httpapi.ProblemNoRules, "ProblemLimitRefused": httpapi.ProblemLimitRefused,
-		"ProblemUnknownID": httpapi.ProblemUnknownID,
+		"ProblemUnknownID": httpapi.ProblemUnknownID, "ProblemBusy": httpapi.ProblemBusy,
 	} {
 		if want := "https://pkg.go.dev/github.com/penstock-io/penstock/server/httpapi#" + name; kind != want {
 			t.Errorf("%s is %s, want %s", name, kind, want)

@@ -226,6 +226,8 @@ func kindOf(err error) string {
 	switch {
 	case errors.Is(err, penstock.ErrUnavailable):
 		return "unavailable"
+	case errors.Is(err, penstock.ErrBusy):
+		return "busy"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "canceled"
 	}

@@ -3,10 +3,13 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,10 +73,58 @@ func TestIntegrationNginxFailsOpenWhereConfigured(t *testing.T) {
 			}
 		})
 	}
-	t.Run("mistake in the URL", func(t *testing.T) {
-		proxy := startNginx(t, serveStore(t, frozenMemory()), newSite(t))
-		send(t, "GET", proxy+"/open/mistake", "", nil).want(t, 200, "hello GET /open/mistake")
-	})
+}
+
+// penstock answers 400 to some header fields that proxies pass on. Where requests pass without a decision, those
+// must not: a client could evade its limit by them.
+func TestIntegrationProxiesThatFailOpenPassNoRefusedField(t *testing.T) {
+	const closed, open = "unless { var(txn.penstock_status) -m int 200 }", "if { var(txn.penstock_status) -m int 400 }"
+	for name, start := range map[string]func(penstock string, site *site) string{
+		"nginx":   func(penstock string, site *site) string { return startNginx(t, penstock, site) },
+		"haproxy": func(penstock string, site *site) string { return startHAProxy(t, penstock, site, closed, open) },
+	} {
+		site := lenientSite(t)
+		proxy := start(serveStore(t, frozenMemory()), site)
+		for i, odd := range []string{"", "\x01", "\x7f", "a\x1fb", "\x80", "\t\x02", strings.Repeat("x", 7000)} {
+			_ = sendRaw(t, strings.TrimPrefix(proxy, "http://"), spelling{target: "/open", fields: []string{"X-Odd: " + odd}})
+			if n := site.requests.Load(); n > 3 || i == 0 && n != 1 {
+				t.Fatalf("%s: the site has got %d requests after X-Odd: %q, want 1 after the first, and at most 3", name, n, odd)
+			}
+		}
+	}
+}
+
+// lenientSite is a site that takes any bytes up to an empty line for a request.
+func lenientSite(t *testing.T) *site {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	lenient := &site{Server: &httptest.Server{Listener: l}}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go lenient.answerAnything(conn)
+		}
+	}()
+	return lenient
+}
+
+func (s *site) answerAnything(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	for line, r := "", bufio.NewReader(conn); line != "\r\n"; {
+		var err error
+		if line, err = r.ReadString('\n'); err != nil {
+			return
+		}
+	}
+	s.requests.Add(1)
+	_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 }
 
 // A client sees its limit on 200 and on 429, whether nginx fails open or closed.

@@ -6,9 +6,10 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 -t penstock .
 #
 # In place of envoyproxy/ratelimit it is started as /bin/ratelimit, with that service's variables.
-# The compiler runs on the machine that builds, for whatever architecture.
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+# The compiler runs on the machine that builds, for whatever architecture. It is the one that go.mod names.
+FROM --platform=$BUILDPLATFORM golang:1.26.8@sha256:3c3e25a4da13fd0478eed2df1eb35a0e667094a7124d3993a6a1d30f71c17e79 AS build
 ARG TARGETOS TARGETARCH
+ENV GOTOOLCHAIN=auto
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

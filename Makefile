@@ -194,7 +194,8 @@ size: ## Count the product's lines, and where it asks for a request's algorithm 
 ##@ Releases
 
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
-VERSION   ?= $(shell git describe --tags --always --dirty)
+# A release has a tag for each module on one commit: of these, the one without a path.
+VERSION   ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty)
 RELEASE   := .bin/release
 
 # Archives are the same whenever they are built: sorted, and as old as the commit.

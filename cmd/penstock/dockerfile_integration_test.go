@@ -32,6 +32,7 @@ func TestIntegrationDockerfileBinaryRuns(t *testing.T) {
 	}
 	binary := buildImageBinary(t, all["RUN"][len(all["RUN"])-1], dir)
 	wantStatic(t, binary)
+	wantVersion(t, binary)
 	user, group, _ := strings.Cut(all["USER"][0], ":")
 	uid, err := strconv.ParseUint(user, 10, 32)
 	gid, err2 := strconv.ParseUint(group, 10, 32)
@@ -113,14 +114,12 @@ func wantStatic(t *testing.T, binary string) {
 func buildImageBinary(t *testing.T, command, dir string) string {
 	t.Helper()
 	source := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "sh", "-c", "tar --directory "+root+" --exclude-vcs --exclude-from="+root+"/.dockerignore --create . | tar --extract --directory "+source).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	shell(t, taggedCopy(t), "tar --exclude-from=.dockerignore --create . | tar --extract --directory "+source)
 	target := regexp.MustCompile(`-o (\S+)`).FindStringSubmatch(command)[1]
 	binary := filepath.Join(dir, filepath.Base(target))
 	build := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(command, "-o "+target, "-o "+binary, 1))
 	build.Dir = source
-	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off") // the copy has no history
+	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=true", "GOWORK=off") // whatever this machine has set
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}

@@ -32,14 +32,20 @@ func instructions(t *testing.T) map[string][]string {
 	return all
 }
 
+// The image is built by the compiler that go.mod names, on a base that nobody can replace.
 func TestDockerfileUsesModuleGoVersion(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(text)
-	if got, want := instructions(t)["FROM"], "--platform=$BUILDPLATFORM golang:"+string(version[1])+" AS build"; !slices.Equal(got, []string{want, "scratch"}) {
-		t.Errorf("the image is built from %q, want %q and scratch", got, want)
+	version := regexp.MustCompile(`(?m)^toolchain go(\d+\.\d+)\.`).FindSubmatch(text)
+	all := instructions(t)
+	want := regexp.MustCompile(`^--platform=\$BUILDPLATFORM golang:` + string(version[1]) + `\.\d+@sha256:[0-9a-f]{64} AS build$`)
+	if from := all["FROM"]; len(from) != 2 || !want.MatchString(from[0]) || from[1] != "scratch" {
+		t.Errorf("the image is built from %q, want %s and scratch", from, want)
+	}
+	if !slices.Contains(all["ENV"], "GOTOOLCHAIN=auto") {
+		t.Errorf("ENV %q: want GOTOOLCHAIN=auto, without which the base's compiler is used", all["ENV"])
 	}
 }
 

@@ -2,6 +2,8 @@ module github.com/penstock-io/penstock/adapters/hertz
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	github.com/cloudwego/hertz v0.10.4
 	github.com/penstock-io/penstock v0.1.0
@@ -21,9 +23,9 @@ require (
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.0 // indirect
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/arch v0.0.0-20210923205945-b76863e36670 // indirect
-	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 

@@ -2,6 +2,8 @@ module github.com/penstock-io/penstock/adapters/promlimit
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	github.com/penstock-io/penstock v0.1.0
 	github.com/prometheus/client_golang v1.25.0
@@ -15,8 +17,8 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/sys v0.48.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.6 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 

@@ -16,6 +16,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	core "k8s.io/api/core/v1"
+	network "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
@@ -54,13 +55,20 @@ tolerations: [{key: spot, operator: Exists}]
 affinity: {podAntiAffinity: {}}
 `
 
+const digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
 func TestChartFollowsValues(t *testing.T) {
 	t.Parallel()
 	for values, check := range map[string]func(r release) bool{
-		"replicas: 5":                      func(r release) bool { return *objectsOf[*apps.Deployment](r)[0].Spec.Replicas == 5 },
-		"serviceMonitor: {enabled: false}": func(r release) bool { return len(objectsOf[*monitoring.ServiceMonitor](r)) == 0 },
+		"replicas: 5":                     func(r release) bool { return *objectsOf[*apps.Deployment](r)[0].Spec.Replicas == 5 },
+		"networkPolicy: {enabled: false}": func(r release) bool { return len(objectsOf[*network.NetworkPolicy](r)) == 0 },
+		"networkPolicy: {callers: [{podSelector: {}}, {namespaceSelector: {}}]}": func(r release) bool {
+			return len(objectsOf[*network.NetworkPolicy](r)[0].Spec.Ingress[0].From) == 2
+		},
+		"image: {digest: 'sha256:" + digest + "'}": func(r release) bool { return container(r).Image == "penstock:latest@sha256:"+digest },
+		"serviceMonitor: {enabled: false}":         func(r release) bool { return len(objectsOf[*monitoring.ServiceMonitor](r)) == 0 },
 		"": func(r release) bool {
-			return len(objectsOf[*monitoring.ServiceMonitor](r)) == 1 && len(objectsOf[*core.ConfigMap](r)) == 1 && len(objectsOf[*policy.PodDisruptionBudget](r)) == 1
+			return len(objectsOf[*monitoring.ServiceMonitor](r)) == 1 && len(objectsOf[*core.ConfigMap](r)) == 1 && len(objectsOf[*policy.PodDisruptionBudget](r)) == 1 && len(objectsOf[*network.NetworkPolicy](r)) == 1
 		},
 		"{store: '', storeSecret: a}": func(r release) bool {
 			from := variable(r, "PENSTOCK_STORE").ValueFrom
@@ -108,6 +116,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 
 		"replcas: 5":                  "'replcas' not allowed",
 		"image: {name: a}":            "'name' not allowed",
+		"image: {digest: abc}":        "does not match pattern",
+		"networkPolicy: {admin: []}":  "minItems",
 		"replicas: many":              "got string, want integer",
 		"settings: {resp: {port: 1}}": "got object, want",
 
@@ -124,7 +134,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 // The documented command installs on a cluster without the Prometheus operator.
 func TestChartNeedsNoOperator(t *testing.T) {
 	t.Parallel()
-	text, err := renderChartOn(t, apiVersions{"v1", "apps/v1", "policy/v1"}, "penstock", "")
+	text, err := renderChartOn(t, apiVersions{"v1", "apps/v1", "policy/v1", "networking.k8s.io/v1"}, "penstock", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	network "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -26,6 +27,7 @@ func (r release) check(t *testing.T) {
 	c := &d.Spec.Template.Spec.Containers[0]
 	r.checkSelectors(t, d)
 	r.checkServices(t, c)
+	r.checkPolicies(t, c)
 	checkVariables(t, c.Env)
 	s := settingsOf(t, c.Args, environ(c.Env))
 	checkPorts(t, s, containerPorts(c))
@@ -46,6 +48,9 @@ func (r release) selectors() (all []map[string]string) {
 	}
 	for _, b := range objectsOf[*policy.PodDisruptionBudget](r) {
 		all = append(all, b.Spec.Selector.MatchLabels)
+	}
+	for _, p := range objectsOf[*network.NetworkPolicy](r) {
+		all = append(all, p.Spec.PodSelector.MatchLabels)
 	}
 	for _, s := range objectsOf[*core.Service](r) {
 		all = append(all, s.Spec.Selector)
@@ -80,6 +85,28 @@ func (r release) checkServices(t *testing.T, c *core.Container) {
 			if ports[p.TargetPort.String()] != int(p.Port) {
 				t.Errorf("service %s: port %d has the target %s, which is not one of %v", s.Name, p.Port, p.TargetPort.String(), ports)
 			}
+		}
+	}
+}
+
+// checkPolicies checks that callers reach each port but that of the admin listener, and that those
+// who reach it reach no other.
+func (r release) checkPolicies(t *testing.T, c *core.Container) {
+	t.Helper()
+	for _, p := range objectsOf[*network.NetworkPolicy](r) {
+		var open []string
+		for _, rule := range p.Spec.Ingress {
+			var ports []string
+			for _, port := range rule.Ports {
+				ports = append(ports, port.Port.String())
+			}
+			if len(rule.From) == 0 || len(ports) == 0 || slices.Contains(ports, "admin") && len(ports) > 1 {
+				t.Errorf("policy %s: %v may reach %v", p.Name, rule.From, ports)
+			}
+			open = append(open, ports...)
+		}
+		if want := slices.Sorted(maps.Keys(containerPorts(c))); !slices.Equal(slices.Sorted(slices.Values(open)), want) {
+			t.Errorf("policy %s opens %v, want %v", p.Name, open, want)
 		}
 	}
 }

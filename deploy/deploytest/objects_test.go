@@ -9,6 +9,7 @@ import (
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	network "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
@@ -23,6 +24,7 @@ var newObject = map[meta.TypeMeta]func() meta.Object{
 	{APIVersion: "apps/v1", Kind: "Deployment"}:                      func() meta.Object { return &apps.Deployment{} },
 	{APIVersion: "v1", Kind: "ConfigMap"}:                            func() meta.Object { return &core.ConfigMap{} },
 	{APIVersion: "v1", Kind: "Service"}:                              func() meta.Object { return &core.Service{} },
+	{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}:      func() meta.Object { return &network.NetworkPolicy{} },
 	{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}:           func() meta.Object { return &policy.PodDisruptionBudget{} },
 	{APIVersion: "monitoring.coreos.com/v1", Kind: "ServiceMonitor"}: func() meta.Object { return &monitoring.ServiceMonitor{} },
 }

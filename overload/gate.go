@@ -50,6 +50,9 @@ const (
 // Calls that hang do not lock others out: a call that is in flight for more than
 // half a second and twenty times the usual latency no longer counts towards the limit,
 // provided that calls which came later have ended meanwhile, or that none is in flight.
+// A full gate that admits nobody takes all for hung after another half second. So while all
+// calls hang, it lets in as many as the limit each half second at most, which stay in flight:
+// give calls a time-out.
 //
 // Requests that wait for a processor have not entered yet. The gate measures, with a goroutine of its
 // own, how long that is, and admits fewer calls if it is too long because of them. A
@@ -219,9 +222,7 @@ func (g *Gate) leave(start int64, o Outcome, now int64) {
 	if g.meter.left(word, start, now, o) {
 		g.removeHung()
 	}
-	if now >= g.meter.dueAt.Load() {
-		g.check(now)
-	}
+	g.check(now)
 	if word&waitingFlag != 0 {
 		g.admitWaiting(now)
 	}

@@ -22,6 +22,7 @@ type limitControl struct {
 
 	tickAt                int64
 	admittedAt, refusedAt int // at the last tick
+	lastAdmitted          int64
 
 	sweepAdmitted int   // when the sweep for hung calls began
 	sweepSpan     int64 // how long it is to be at least
@@ -60,8 +61,15 @@ func (c *limitControl) init(now int64, limit, most int) {
 	c.finder = newLimitFinder(float64(limit), float64(most))
 }
 
-// check is the tick. If another caller is at it, there is nothing to do.
+// check runs the tick if it is due.
 func (g *Gate) check(now int64) {
+	if now >= g.meter.dueAt.Load() {
+		g.runTick(now)
+	}
+}
+
+// runTick has nothing to do if another caller is at it.
+func (g *Gate) runTick(now int64) {
 	c, before := &g.control, limitOf(g.word.Load())
 	if !c.mu.TryLock() {
 		return

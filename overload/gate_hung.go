@@ -15,17 +15,20 @@ const (
 	maxSweepSpan = int64(time.Minute)
 )
 
-// sweepHung looks for calls that hang, and reports whether that has changed the limit. It
-// loads the number of calls that ended first, and the clock last, so that it counts rather too few than too many.
-func (g *Gate) sweepHung(now int64) (changed bool) {
+// sweepHung looks for calls that hang, and reports whether a window must begin anew because that has changed the limit.
+// It loads the number of calls that ended first, and the clock last, so that it counts rather too few than too many.
+func (g *Gate) sweepHung(now int64) (restarts bool) {
 	c, m := &g.control, &g.meter
-	from := m.sweepFrom.Load()
-	if g.fixed || c.swept || now-from < max(c.sweepSpan, hungAfter, hungMeans*c.finder.baseLatency()) {
+	from, stuck := m.sweepFrom.Load(), g.isStuck(now)
+	if g.fixed || !stuck && (c.swept || now-from < max(c.sweepSpan, g.hungTime())) {
 		return false
 	}
 	ended := int(m.sweepEnded.Load())
 	word := g.word.Load()
 	recent := admittedSince(admitted(word), c.sweepAdmitted) - ended // in flight
+	if stuck {
+		from, recent = now, 0
+	}
 	c.sweepAdmitted = admitted(word)
 	m.sweepFrom.Store(g.clock.Now())
 	m.sweepEnded.Store(0)
@@ -36,11 +39,28 @@ func (g *Gate) sweepHung(now int64) (changed bool) {
 	}
 	c.sweepSpan = 0
 	m.hungBefore.Store(from)
-	c.swept = int64(old) != m.hung.Swap(int64(old))
-	if c.swept {
-		g.publish()
+	if int64(old) == m.hung.Swap(int64(old)) {
+		return false
 	}
-	return c.swept
+	g.publish()
+	restarts = !c.swept // or else no window would end beside calls that hang again and again
+	c.swept = true
+	return restarts
+}
+
+// hungTime is when a call has hung.
+func (g *Gate) hungTime() int64 {
+	return max(hungAfter, hungMeans*g.control.finder.baseLatency())
+}
+
+// isStuck reports whether the gate is full, and has admitted nobody for so long that all calls in flight hang. Then a
+// sweep waits neither for turnover nor for the end of a window, because both need calls that end.
+func (g *Gate) isStuck(now int64) bool {
+	c, m, word := &g.control, &g.meter, g.word.Load()
+	if admitted(word) != c.admittedAt {
+		c.lastAdmitted = min(now, max(m.at.Load(), m.from.Load())) // at the latest
+	}
+	return isFull(word) && now-c.lastAdmitted >= hungAfter+g.hungTime()
 }
 
 // removeHung is called when a call that hung has ended after all.

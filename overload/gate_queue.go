@@ -55,16 +55,26 @@ func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, erro
 	case w == nil:
 		return Pass{g, now}, nil
 	}
-	timer := time.NewTimer(time.Duration(wait))
+	look := hungAfter
+	if g.fixed {
+		look = wait
+	}
+	timer := time.NewTimer(time.Duration(min(wait, look)))
 	defer timer.Stop()
-	select {
-	case <-w.ready:
-		return Pass{g, w.granted}, nil
-	case <-timer.C:
-		return g.giveUp(w, p)
-	case <-ctx.Done():
-		g.cancel(w)
-		return Pass{}, ctx.Err()
+	for {
+		select {
+		case <-w.ready:
+			return Pass{g, w.granted}, nil
+		case <-timer.C:
+			if wait -= look; wait <= 0 {
+				return g.giveUp(w, p)
+			}
+			g.check(g.clock.Now()) // or else nobody looks for calls that hang while no other comes
+			timer.Reset(time.Duration(min(wait, look)))
+		case <-ctx.Done():
+			g.cancel(w)
+			return Pass{}, ctx.Err()
+		}
 	}
 }
 
@@ -91,9 +101,7 @@ func (g *Gate) full(p Priority) *FullError {
 // ask admits a call (no waiter), lets it wait (a waiter, and for how long), or
 // refuses it (no time to wait).
 func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
-	if now >= g.meter.dueAt.Load() {
-		g.check(now)
-	}
+	g.check(now)
 	q, rank := &g.queue, p.rank()
 	q.mu.Lock()
 	defer q.mu.Unlock()

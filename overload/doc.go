@@ -1,6 +1,7 @@
 // Package overload protects a process and the services that it calls from
-// overload. It needs only the standard library, runs no goroutine, and has nothing
-// to close.
+// overload. It needs only the standard library, and has nothing to close: only an
+// adaptive [Gate] starts a goroutine, while calls come, every 20 ms at most, which
+// ends when it has had its turn on a processor.
 //
 // A [Breaker] stops calls to a service that fails or hangs, and lets them through
 // again when it has recovered:

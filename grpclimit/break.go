@@ -26,8 +26,9 @@ type BreakOptions struct {
 
 	// Instead fills in the reply of a unary call that failed, or was not sent,
 	// and returns nil; or it returns the error of the call. The error that it
-	// gets wraps an [overload.OpenError] if the call was not sent. Default: that
-	// error is returned.
+	// gets wraps an [overload.OpenError] if the call was not sent. After
+	// [UnaryRetry], set that of [RetryOptions]: a call that was answered instead is
+	// not made again. Default: that error is returned.
 	Instead func(ctx context.Context, call Call, reply any, err error) error
 
 	// InsteadStream returns a stream in place of one that could not be opened,

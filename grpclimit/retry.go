@@ -30,6 +30,11 @@ type RetryOptions struct {
 
 	// IsRetryable reports whether a call that failed may be made again. Default: UNAVAILABLE.
 	IsRetryable func(context.Context, Call, error) bool
+
+	// Instead fills in the reply of a call that failed in the end, and returns nil; or it returns the error
+	// of the call. A call has failed if IsRetryable or [IsServerFailure] says so. It works as that of
+	// [BreakOptions], which would hide failures from UnaryRetry. Default: the error is returned.
+	Instead func(ctx context.Context, call Call, reply any, err error) error
 }
 
 const (
@@ -63,9 +68,18 @@ type retrying struct {
 
 func (r *retrying) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	call := Call{Method: method, Message: req}
+	err := r.call(ctx, call, reply, cc, invoke, opts)
+	isFailure := func(err error) bool { return IsServerFailure(err) || r.IsRetryable(ctx, call, err) }
+	if r.Instead == nil || outcomeOf(ctx, err, isFailure) != overload.Failure {
+		return err
+	}
+	return r.Instead(ctx, call, reply, err)
+}
+
+func (r *retrying) call(ctx context.Context, call Call, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts []grpc.CallOption) error {
 	for attempt := 0; ; attempt++ {
 		var trailer metadata.MD
-		err := invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
+		err := invoke(ctx, call.Method, call.Message, reply, cc, append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
 		if err == nil {
 			r.budget.Succeeded()
 			return nil

@@ -72,3 +72,49 @@ func TestUnaryRetryDoesNotStorm(t *testing.T) {
 		}
 	})
 }
+
+func TestUnaryRetryAnswersInsteadOnlyInTheEnd(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		fail, sent int
+		code       codes.Code
+		stale      int
+		want       codes.Code
+	}{
+		{"well", 0, 1, codes.Unavailable, 0, codes.OK},
+		{"once", 1, 2, codes.Unavailable, 0, codes.OK},
+		{"too often", 9, 3, codes.Unavailable, 1, codes.OK},
+		{"the server's fault", 9, 1, codes.Internal, 1, codes.OK},
+		{"the caller's fault", 9, 1, codes.NotFound, 0, codes.NotFound},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sent, stale := 0, 0
+				retry := grpclimit.UnaryRetry(nil, &grpclimit.RetryOptions{
+					Instead: func(context.Context, grpclimit.Call, any, error) error { stale++; return nil },
+				})
+				err := retry(t.Context(), "/m", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+					if sent++; sent <= c.fail {
+						return status.Error(c.code, "failed")
+					}
+					return nil
+				})
+				if status.Code(err) != c.want || sent != c.sent || stale != c.stale {
+					t.Errorf("got %v after %d calls, %d answers instead, want %v after %d, %d", err, sent, stale, c.want, c.sent, c.stale)
+				}
+			})
+		})
+	}
+}
+
+func TestUnaryRetryAnswersNobodyWhoHasCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	sent, stale := 0, 0
+	retry := grpclimit.UnaryRetry(nil, &grpclimit.RetryOptions{
+		Instead: func(context.Context, grpclimit.Call, any, error) error { stale++; return nil },
+	})
+	if err := retry(ctx, "/m", nil, nil, nil, invoker(&sent, 9, "")); err == nil || stale != 0 || sent != 1 {
+		t.Errorf("got %v after %d calls, %d answers instead, want the error of one", err, sent, stale)
+	}
+}

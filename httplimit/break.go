@@ -26,7 +26,8 @@ type BreakOptions struct {
 	// Instead returns the answer in place of a failed one. The error is an
 	// [overload.OpenError] if the request was not sent, or what the transport
 	// returned. The response is nil, or the one that failed, whose body Instead
-	// must close unless it returns it. Default: none.
+	// must close unless it returns it. Under [Retry], set that of [RetryOptions]:
+	// an answer in place of a failed one is not retried. Default: none.
 	Instead func(*http.Request, *http.Response, error) (*http.Response, error)
 }
 

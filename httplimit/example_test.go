@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -133,6 +134,39 @@ func ExamplePace() {
 	fmt.Println(resp.StatusCode, resp.Body.Close())
 	// Output:
 	// 404 <nil>
+}
+
+// A request is sent again within a budget, and answered from a cache if that fails as well, or if the
+// breaker is open.
+func ExampleRetry() {
+	sent := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if sent++; r.URL.Path == "/down" || sent == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprint(w, "fresh")
+	}))
+	defer server.Close()
+
+	client := &http.Client{Transport: httplimit.Retry(nil, &httplimit.RetryOptions{
+		Transport: httplimit.Break(nil, nil),
+		Instead: func(r *http.Request, resp *http.Response, _ error) (*http.Response, error) {
+			if resp != nil { // nil if the breaker is open
+				_ = resp.Body.Close()
+			}
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("stale")), Request: r}, nil
+		},
+	})}
+	for _, path := range []string{"/", "/down"} {
+		sent = 0
+		resp := must(client.Get(server.URL + path))
+		body := must(io.ReadAll(resp.Body))
+		fmt.Printf("%s after %d requests, %v\n", body, sent, resp.Body.Close())
+	}
+	// Output:
+	// fresh after 2 requests, <nil>
+	// stale after 3 requests, <nil>
 }
 
 // SetHeaders works with any decision.

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -29,6 +30,11 @@ type RetryOptions struct {
 	// if there is an error. Default: errors, and statuses 429, 502, 503 and 504, of requests that are
 	// idempotent by their method or have an Idempotency-Key.
 	IsRetryable func(*http.Request, *http.Response, error) bool
+
+	// Instead returns the answer in place of one that failed in the end: an error, or a status of 429, or
+	// of 500 and above. It works as that of [BreakOptions], which would hide failures from Retry. It gets
+	// the request as it was, whose body was read. Default: none.
+	Instead func(*http.Request, *http.Response, error) (*http.Response, error)
 }
 
 const (
@@ -62,9 +68,21 @@ type retrying struct {
 
 // RoundTrip sends the request, and again if it fails and the budget allows it.
 func (t *retrying) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.send(r)
+	if t.Instead == nil || hasSucceeded(resp, err) || err != nil && errors.Is(r.Context().Err(), context.Canceled) {
+		return resp, err
+	}
+	return t.Instead(r, resp, err)
+}
+
+func hasSucceeded(resp *http.Response, err error) bool {
+	return err == nil && resp.StatusCode < 500 && resp.StatusCode != http.StatusTooManyRequests
+}
+
+func (t *retrying) send(r *http.Request) (*http.Response, error) {
 	for attempt := 0; ; attempt++ {
 		resp, err := t.Transport.RoundTrip(r)
-		if err == nil && resp.StatusCode < 500 && resp.StatusCode != http.StatusTooManyRequests {
+		if hasSucceeded(resp, err) {
 			t.budget.Succeeded()
 			return resp, nil
 		}

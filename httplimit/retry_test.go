@@ -126,3 +126,95 @@ func TestRetryListensToBreaker(t *testing.T) {
 		}
 	})
 }
+
+// countedBodies counts the bodies of responses that are open.
+type countedBodies struct {
+	http.RoundTripper
+	open int
+}
+
+type countedBody struct {
+	io.ReadCloser
+	open *int
+}
+
+func (b countedBody) Close() error { *b.open--; return b.ReadCloser.Close() }
+
+func (c *countedBodies) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.RoundTripper.RoundTrip(r)
+	if err == nil {
+		c.open++
+		resp.Body = countedBody{resp.Body, &c.open}
+	}
+	return resp, err
+}
+
+// stale answers in place of a failed request.
+func stale(_ *http.Request, resp *http.Response, _ error) (*http.Response, error) {
+	if resp != nil {
+		_ = resp.Body.Close()
+	}
+	return &http.Response{StatusCode: http.StatusNonAuthoritativeInfo, Body: http.NoBody}, nil
+}
+
+func TestRetryAnswersInsteadOnlyInTheEnd(t *testing.T) {
+	for _, c := range []struct {
+		name, method         string
+		refuse, status, sent int
+		budget, want         int
+	}{
+		{"well", "GET", 0, 0, 1, 10, 200},
+		{"once", "GET", 1, 503, 2, 10, 200},
+		{"too often", "GET", 9, 503, 3, 10, 203},
+		{"over a limit", "GET", 9, 429, 3, 10, 203},
+		{"without a budget", "GET", 1, 503, 1, 0, 203},
+		{"budget for one", "GET", 9, 503, 2, 1, 203},
+		{"not idempotent", "POST", 1, 503, 1, 10, 203},
+		{"the server's fault", "GET", 1, 500, 1, 10, 203},
+		{"not found", "GET", 1, 404, 1, 10, 404},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				budget := overload.NewRetryBudget(nil)
+				for range 10 - c.budget {
+					budget.Take()
+				}
+				s := &flakyServer{refuse: c.refuse, status: c.status}
+				bodies := &countedBodies{RoundTripper: direct{s}}
+				breaking := httplimit.Break(nil, &httplimit.BreakOptions{Transport: bodies})
+				client := &http.Client{Transport: httplimit.Retry(budget, &httplimit.RetryOptions{Transport: breaking, Instead: stale})}
+				r, _ := http.NewRequest(c.method, "http://service/", strings.NewReader("body"))
+				resp, err := client.Do(r)
+				if err != nil || resp.StatusCode != c.want || s.sent != c.sent {
+					t.Fatalf("got %v, %v after %d requests, want %d after %d", resp, err, s.sent, c.want, c.sent)
+				}
+				if _ = resp.Body.Close(); bodies.open != 0 {
+					t.Errorf("%d bodies are open", bodies.open)
+				}
+			})
+		})
+	}
+}
+
+// An open breaker and a deadline are failures. A caller who has left needs no answer.
+func TestRetryAnswersInsteadOfErrorsUnlessCanceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &flakyServer{refuse: 99, status: 500}
+		breaking := httplimit.Break(nil, &httplimit.BreakOptions{Transport: direct{s}})
+		transport := httplimit.Retry(nil, &httplimit.RetryOptions{Transport: breaking, MaxWait: time.Second, Instead: stale})
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/", http.NoBody)
+		for range 20 { // the breaker opens, and asks for more than a second
+			if resp, err := transport.RoundTrip(r); err != nil || resp.StatusCode != 203 {
+				t.Fatalf("got %v, %v", resp, err)
+			}
+		}
+		if s.sent == 20 {
+			t.Error("the breaker did not open")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if resp, err := transport.RoundTrip(r.WithContext(ctx)); err == nil {
+			t.Errorf("canceled: got %v, want an error", resp)
+		}
+	})
+}

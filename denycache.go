@@ -90,7 +90,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	keys := defaults.Or(o.MaxKeys, defaultDenials)
 	c := &DenyCache{
 		next:   next,
-		maxAge: int64(defaults.Or(o.MaxAge, defaultDenialAge)),
+		maxAge: int64(defaults.Duration(o.MaxAge, defaultDenialAge)),
 		only:   o.Only,
 		clock:  monotime.New(o.Now),
 		hints:  setassoc.New[setHint](keys),

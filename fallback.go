@@ -158,7 +158,7 @@ func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 	}
 	f := &Fallback{
 		primary: primary, secondary: secondary,
-		timeout:   defaults.Or(o.Timeout, defaultFallbackTimeout),
+		timeout:   defaults.Duration(o.Timeout, defaultFallbackTimeout),
 		rules:     breakerRules(o),
 		share:     min(defaults.Or(o.Share, 1), 1),
 		onFailure: o.OnFailure,
@@ -184,7 +184,7 @@ const (
 // are granted without it.
 func breakerRules(o *FallbackOptions) breaker.Options {
 	failures := defaults.Or(o.Failures, defaultFallbackFailures)
-	retry := defaults.Or(o.Retry, defaultFallbackRetry)
+	retry := defaults.Duration(o.Retry, defaultFallbackRetry)
 	return breaker.Options{
 		Trip: func(c breaker.Counts) bool {
 			return c.Consecutive >= failures || c.Calls >= minRatioCalls && 2*c.Failed >= c.Calls

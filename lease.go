@@ -115,7 +115,7 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 	o = cmp.Or(o, &LeaseOptions{})
 	l := &Lease{
 		next:   next,
-		maxAge: int64(defaults.Or(o.MaxAge, defaultLeaseAge)),
+		maxAge: int64(defaults.Duration(o.MaxAge, defaultLeaseAge)),
 		only:   o.Only,
 		clock:  monotime.New(o.Now),
 		sets:   setassoc.New[leaseEntrySet](defaults.Or(o.MaxKeys, defaultLeaseKeys)),

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/defaults"
 	"github.com/penstock-io/penstock/internal/monotime"
 )
 
@@ -31,7 +32,7 @@ import (
 // Overdraw or Settle, which report what was used, requests with both ID and AtMost, and Concurrent
 // limits pay no price.
 func WithWarmUp(next Store, d time.Duration) *WarmUp {
-	w := &WarmUp{next: next, clock: monotime.New(nil), third: int64(max(d, 0)+maxPrice-1) / maxPrice}
+	w := &WarmUp{next: next, clock: monotime.New(nil), third: (int64(defaults.Duration(d, 0)) + maxPrice - 1) / maxPrice}
 	w.batchFunc = w.decide
 	w.start = w.clock.Now()
 	w.warm.Store(d <= 0)

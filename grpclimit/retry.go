@@ -54,7 +54,7 @@ const (
 func UnaryRetry(b *overload.RetryBudget, o *RetryOptions) grpc.UnaryClientInterceptor {
 	r := &retrying{budget: cmp.Or(b, overload.NewRetryBudget(nil)), RetryOptions: *cmp.Or(o, &RetryOptions{})}
 	r.Most = defaults.Or(r.Most, defaultRetries)
-	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)
+	r.MaxWait = defaults.Duration(r.MaxWait, defaultRetryWait)
 	if r.IsRetryable == nil {
 		r.IsRetryable = func(_ context.Context, _ Call, err error) bool { return status.Code(err) == codes.Unavailable }
 	}

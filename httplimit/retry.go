@@ -54,7 +54,7 @@ func Retry(b *overload.RetryBudget, o *RetryOptions) http.RoundTripper {
 	r := &retrying{budget: cmp.Or(b, overload.NewRetryBudget(nil)), RetryOptions: *cmp.Or(o, &RetryOptions{})}
 	r.Transport = cmp.Or(r.Transport, http.DefaultTransport)
 	r.Most = defaults.Or(r.Most, defaultRetries)
-	r.MaxWait = defaults.Or(r.MaxWait, defaultRetryWait)
+	r.MaxWait = defaults.Duration(r.MaxWait, defaultRetryWait)
 	if r.IsRetryable == nil {
 		r.IsRetryable = isRetryable
 	}

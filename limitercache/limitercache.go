@@ -74,9 +74,9 @@ func New(s penstock.Store, load func(ctx context.Context, key string) (penstock.
 }
 
 func (o *Options) setDefaults() {
-	o.MaxAge = defaults.Or(o.MaxAge, 10*time.Second)
+	o.MaxAge = defaults.Duration(o.MaxAge, 10*time.Second)
 	o.MaxKeys = defaults.Or(o.MaxKeys, 100_000)
-	o.Timeout = defaults.Or(o.Timeout, time.Second)
+	o.Timeout = defaults.Duration(o.Timeout, time.Second)
 	if o.OnError == nil {
 		lines := lograte.PerSecond()
 		o.OnError = func(_ string, err error) {

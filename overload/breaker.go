@@ -96,7 +96,7 @@ func NewBreaker(o *BreakerOptions) *Breaker {
 }
 
 func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options, clock monotime.Clock) {
-	slow := defaults.Or(o.Slow, defaultSlow)
+	slow := defaults.Duration(o.Slow, defaultSlow)
 	b.slow, b.isFailure, b.clock = int64(slow), o.IsFailure, clock
 	b.pending.Init(slow)
 	b.state.Options = rules
@@ -110,13 +110,13 @@ func (b *Breaker) init(key string, o *BreakerOptions, rules *breaker.Options, cl
 }
 
 func (o *BreakerOptions) rules() *breaker.Options {
-	wait := defaults.Or(o.Wait, defaultWait)
+	wait := defaults.Duration(o.Wait, defaultWait)
 	return &breaker.Options{
 		Trip:         isSignificant,
 		Wait:         wait,
-		MaxWait:      max(defaults.Or(o.MaxWait, defaultMaxWait), wait),
-		ProbeTimeout: defaults.Or(o.Slow, defaultSlow),
-		Ramp:         defaults.Or(o.Ramp, defaultRamp),
+		MaxWait:      max(defaults.Duration(o.MaxWait, defaultMaxWait), wait),
+		ProbeTimeout: defaults.Duration(o.Slow, defaultSlow),
+		Ramp:         defaults.Duration(o.Ramp, defaultRamp),
 	}
 }
 

@@ -38,7 +38,7 @@ func newTally(o *BreakerOptions) *tally {
 	return &tally{
 		errorRatio: o.ErrorRatio, slowRatio: o.SlowRatio, errorCount: o.ErrorCount,
 		minRequests: defaults.Or(o.MinRequests, defaultMinRequests),
-		partLength:  max(int64(defaults.Or(o.Window, defaultWindow))/windowParts, 1),
+		partLength:  max(int64(defaults.Duration(o.Window, defaultWindow))/windowParts, 1),
 	}
 }
 

@@ -4,6 +4,7 @@ package breaker
 
 import (
 	"math"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,8 @@ type Options struct {
 	Window time.Duration
 
 	// Wait is the time between opening and the first probe, plus a jitter of up
-	// to a fifth. It doubles with every failed probe, up to MaxWait. Required.
+	// to a fifth. It doubles with every failed probe, up to MaxWait. Both are
+	// a year at most. Required.
 	Wait, MaxWait time.Duration
 
 	// ProbeTimeout is when a probe without a result counts as failed. Zero
@@ -349,5 +351,6 @@ func (b *Breaker) RetryIn(now int64) time.Duration {
 // randomness comes from the nanosecond at which each process calls it.
 func jitter(now int64, d time.Duration) int64 {
 	random := uint64(now) * 0x9e3779b97f4a7c15 >> 48 // 16 bits
-	return int64(uint64(d) + uint64(d)/5*random>>16)
+	high, low := bits.Mul64(uint64(d)/5, random)
+	return int64(uint64(d) + high<<48 + low>>16)
 }

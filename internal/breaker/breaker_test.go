@@ -245,16 +245,18 @@ func (f *breakerFixture) endProbe(answered bool) {
 }
 
 func TestJitterIsAtMostAFifth(t *testing.T) {
-	least, most := int64(1<<62), int64(0)
-	for now := range int64(10_000) {
-		d := jitter(now*1_000_003, retryTime)
-		least, most = min(least, d), max(most, d)
-	}
-	if least < int64(retryTime) || most > int64(retryTime)*6/5 {
-		t.Errorf("from %v to %v, want at most a fifth more than %v", time.Duration(least), time.Duration(most), retryTime)
-	}
-	if most-least < int64(retryTime)*15/100 {
-		t.Errorf("from %v to %v: hardly any jitter", time.Duration(least), time.Duration(most))
+	for _, wait := range []time.Duration{retryTime, 365 * 24 * time.Hour} {
+		least, most := int64(1<<62), int64(0)
+		for now := range int64(10_000) {
+			d := jitter(now*1_000_003, wait)
+			least, most = min(least, d), max(most, d)
+		}
+		if least < int64(wait) || most > int64(wait)/5*6 {
+			t.Errorf("from %v to %v, want at most a fifth more than %v", time.Duration(least), time.Duration(most), wait)
+		}
+		if most-least < int64(wait)/100*15 {
+			t.Errorf("from %v to %v: hardly any jitter", time.Duration(least), time.Duration(most))
+		}
 	}
 }
 

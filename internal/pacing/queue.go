@@ -35,7 +35,7 @@ type Queue struct {
 func NewQueue(lim *penstock.Limiter, maxWaiting int, maxPause time.Duration) *Queue {
 	q := &Queue{limiter: lim, maxWaiting: int64(maxWaiting), maxPause: maxPause, paused: map[string]time.Time{}}
 	q.maxWaiting = defaults.Or(q.maxWaiting, 1000)
-	q.maxPause = defaults.Or(q.maxPause, 10*time.Minute)
+	q.maxPause = defaults.Duration(q.maxPause, 10*time.Minute)
 	return q
 }
 

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,6 +78,68 @@ func runPages(t *testing.T, d *daemon) {
 
 func TestIntegrationTypeScriptDeclarationsMatch(t *testing.T) {
 	check(t, exec.CommandContext(t.Context(), "node", typescript, "-p", "typescript"))
+}
+
+// Requests have the fields that the daemon reads, but for what is a verb of its own or other values of a field.
+func TestIntegrationClientsHaveEveryField(t *testing.T) {
+	text, err := os.ReadFile("../server/httpapi/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for schema, class := range map[string]string{"ByLimit": "Request", "ByRules": "RuleRequest"} {
+		names := openAPIFields(string(text), schema)
+		if got := pythonFields(t, class); !slices.Equal(got, names) {
+			t.Errorf("%s in Python has the fields %q, want those of %s, %q", class, got, schema, names)
+		}
+		if got := typeScriptFields(t, class); !slices.Equal(got, names) {
+			t.Errorf("%s in TypeScript has the fields %q, want those of %s, %q", class, got, schema, names)
+		}
+	}
+}
+
+func openAPIFields(text, schema string) (names []string) {
+	_, text, _ = strings.Cut(text, "\n    "+schema+":\n")
+	_, text, _ = strings.Cut(text, "\n      properties:\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for _, field := range regexp.MustCompile(`(?m)^ {8}(\w+):`).FindAllStringSubmatch(text, -1) {
+		if !slices.Contains([]string{"key_base64", "new_id", "reset"}, field[1]) {
+			names = append(names, field[1])
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func pythonFields(t *testing.T, class string) []string {
+	t.Helper()
+	program := "import penstock; print(*sorted(penstock." + class + ".__dataclass_fields__))"
+	command := exec.CommandContext(t.Context(), "python3", "-B", "-c", program)
+	command.Dir = "python"
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("%v: %v (make setup-integration installs it)", command.Args, err)
+	}
+	return strings.Fields(string(out))
+}
+
+// typeScriptFields returns the names as in JSON. A request for a limit is two interfaces.
+func typeScriptFields(t *testing.T, class string) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile("typescript/index.d.ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if class == "Request" {
+		class = "(?:LimitRequest|TakeRequest)"
+	}
+	capital := regexp.MustCompile("[A-Z]")
+	for _, declared := range regexp.MustCompile(`(?s)interface `+class+`\b.*?\n}`).FindAllString(string(text), -1) {
+		for _, field := range regexp.MustCompile(`(?m)^  (\w+)\??:`).FindAllStringSubmatch(declared, -1) {
+			names = append(names, capital.ReplaceAllStringFunc(field[1], func(c string) string { return "_" + strings.ToLower(c) }))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func TestIntegrationPythonTypesMatch(t *testing.T) {

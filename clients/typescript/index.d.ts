@@ -34,6 +34,12 @@ export interface RuleRequest {
   cost?: number;
   /** Requests with the same ID are charged once, and can be settled if the rule has settle. */
   id?: string;
+  /** Take what is left under all limits if that is less than the cost. */
+  atMost?: boolean;
+  /** The longest delay under a rule with a leaky bucket. 0, the default, is any. */
+  maxDelay?: number;
+  /** Take only if so many units remain, where the rule keeps fewer free. */
+  keepFree?: number;
 }
 
 export interface Descriptor {
@@ -55,7 +61,7 @@ export type RuleSettlement = Pick<RuleRequest, "domain" | "descriptors" | "cost"
 /** Units to return: of what was taken under the ID or, with permission, of the key. */
 export type RefundRequest =
   | (Pick<LimitRequest, "key" | "limit"> & { cost: number; id?: string })
-  | (RuleRequest & { cost: number });
+  | (Pick<RuleRequest, "domain" | "descriptors" | "id"> & { cost: number });
 
 export interface Decision {
   /** Whether the request may proceed. */

@@ -89,7 +89,7 @@ class _Verbs(Generic[Returned]):
         """Read the state of a key and charge nothing."""
         if isinstance(request, RuleRequest):
             descriptors = [replace(d, cost=None) for d in request.descriptors]
-            return self._run(self._call("/v1/take", replace(request, descriptors=descriptors, cost=0, id=None).body(), True, wait))
+            return self._run(self._call("/v1/take", RuleRequest(request.domain, descriptors, cost=0).body(), True, wait))
         return self._run(self._call("/v1/take", Request(request.key, request.limit, cost=0).body(), True, wait))
 
     def refund(self, request: AnyRequest, *, wait: float = 0) -> Returned:

@@ -25,11 +25,7 @@ class Request:
 
     def body(self) -> Body:
         key: Body = {"key": self.key} if isinstance(self.key, str) else {"key_base64": _base64(self.key)}
-        options = {name: getattr(self, name) for name in _options}
-        return {**key, "limit": self.limit, "cost": self.cost, **{k: v for k, v in options.items() if v}}
-
-
-_options = ("id", "at_most", "overdraw", "max_delay", "keep_free", "hold")
+        return {**key, "limit": self.limit, "cost": self.cost, **_options(self)}
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,13 @@ class RuleRequest:
     descriptors: Sequence[Descriptor]
     cost: int = 1
     id: Optional[str] = None  # requests with the same ID are charged once; a rule needs settle to be settled
+    at_most: bool = False  # take what is left under all limits if that is less than the cost
+    max_delay: float = 0  # the longest delay under a rule with a leaky bucket; 0 is any
+    keep_free: int = 0  # take only if so many units remain, where the rule keeps fewer free
 
     def body(self) -> Body:
         body = {"domain": self.domain, "descriptors": [d.body() for d in self.descriptors], "cost": self.cost}
-        return {**body, "id": self.id} if self.id else body
+        return {**body, **_options(self)}
 
 
 AnyRequest = Union[Request, RuleRequest]
@@ -141,6 +140,12 @@ def negate(request: AnyRequest) -> AnyRequest:
         return replace(request, cost=-request.cost)
     descriptors = [d if d.cost is None else replace(d, cost=-d.cost) for d in request.descriptors]
     return replace(request, cost=-request.cost, descriptors=descriptors)
+
+
+def _options(request: AnyRequest) -> Body:
+    names = ("id", "at_most", "overdraw", "max_delay", "keep_free", "hold")
+    values = {name: getattr(request, name, None) for name in names}
+    return {name: value for name, value in values.items() if value}
 
 
 def _base64(key: bytes) -> str:

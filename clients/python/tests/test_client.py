@@ -89,10 +89,12 @@ class ClientTest(unittest.TestCase):
 
     def test_take_goes_by_rules(self) -> None:
         request = RuleRequest("shop", [Descriptor({"phone": "py"}), Descriptor({"colour": "red"})])
+        self.assertFalse(CLIENT.take(replace(request, keep_free=5)).allowed)
         decision = CLIENT.take(request)
         self.assertEqual(decision.decisions[0].rule, "shop/phone")
         self.assertEqual((decision.decisions[1].allowed, decision.decisions[1].limited), (True, False))
         self.assertEqual(CLIENT.peek(request).remaining, decision.remaining)
+        self.assertEqual(CLIENT.take(replace(request, cost=9, at_most=True, max_delay=1)).granted, 4)
 
     def test_peek_and_refund_replace_the_costs_of_descriptors(self) -> None:
         request = RuleRequest("shop", [Descriptor({"team": "costs-py"}, cost=700)])

@@ -67,10 +67,12 @@ const tests = {
 
   async "take goes by rules"() {
     const request = { domain: "shop", descriptors: [{ entries: [{ key: "phone", value: "ts" }] }, { entries: [{ key: "colour" }] }] };
+    assert.equal((await client.take({ ...request, keepFree: 5 })).allowed, false);
     const decision = await client.take(request);
     assert.equal(decision.decisions[0].rule, "shop/phone");
     assert.deepEqual([decision.decisions[1].allowed, decision.decisions[1].limited], [true, false]);
     assert.equal((await client.peek(request)).remaining, decision.remaining);
+    assert.equal((await client.take({ ...request, cost: 9, atMost: true, maxDelay: 1 })).granted, 4);
   },
 
   async "peek and refund replace the costs of descriptors"() {

@@ -11,6 +11,7 @@ export const invalid: new (message: string) => declared.InvalidRequestError = er
 export async function programs(c: declared.Client): Promise<number | null> {
   await c.take({ key: "user:42", limit: "2/1m", cost: 2, id: "a7f3", atMost: true }, { wait: 5 });
   await c.take({ domain: "shop", descriptors: [{ entries: [{ key: "user", value: "42" }] }] });
+  await c.take({ domain: "shop", descriptors: [{ entries: [{ key: "user" }] }], atMost: true, maxDelay: 2, keepFree: 3 });
   await c.takeAll([{ key: "a", limit: "2/1m" }, { key: new Uint8Array([255]), limit: "9/1h" }], { id: "a7f3" });
   await c.settle({ key: "a", limit: "2/1m", id: "a7f3", cost: 1 });
   await c.settle({ domain: "shop", descriptors: [{ entries: [{ key: "team", value: "9" }] }], id: "a7f3", cost: 1 });

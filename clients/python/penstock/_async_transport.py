@@ -77,7 +77,7 @@ async def _read_head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str]]
     version, _, rest = (await _read_line(reader)).partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
         raise HTTPException("the response is not HTTP")
-    headers: Dict[str, str] = {}
+    headers = {"connection": "close"} if version == "HTTP/1.0" else {}
     while line := await _read_line(reader):
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()

@@ -329,6 +329,13 @@ class AsyncClientTest(unittest.IsolatedAsyncioTestCase):
                 self.assertTrue((await client.take(Request("k", "1/1m"))).allowed)
                 self.assertTrue((await client.take(Request("k", "1/1m"))).allowed)
 
+    async def test_connections_that_a_proxy_closes_are_not_used_again(self) -> None:
+        for head in (b"HTTP/1.0 200 OK", b"HTTP/1.1 200 OK\r\nConnection: close"):
+            async with talking_server([head + b'\r\nContent-Length: 17\r\n\r\n{"allowed": true}']) as address:
+                async with penstock.AsyncClient(address, timeout=PATIENCE) as client:
+                    self.assertTrue((await client.take(Request("k", "1/1m"))).allowed)
+                    self.assertFalse(client._transport._idle, head)
+
     async def test_what_is_no_decision_is_unavailable(self) -> None:
         lies = [
             b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",

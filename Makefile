@@ -236,6 +236,8 @@ setup: ## Install what make test needs and this machine lacks
 setup-integration: ## Install what make integration needs and this machine lacks
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(INTEGRATION_PROGRAMS)"
 	@test -e /usr/lib/nginx/modules/ngx_http_lua_module.so || $(MAKE) --no-print-directory install PACKAGES=libnginx-mod-http-lua
+	@for python in python3 /usr/bin/python3; do $$python -c "import starlette, uvicorn" 2>/dev/null && exit 0; done; \
+	$(MAKE) --no-print-directory install PACKAGES="python3-starlette python3-uvicorn"
 	@$(MAKE) --no-print-directory $(TYPESCRIPT)
 	@command -v consul >/dev/null || $(MAKE) --no-print-directory $(CONSUL)
 

@@ -114,7 +114,11 @@ export interface CallOptions {
    * UnavailableError if repeating the request cannot charge it twice. Default: 0.
    */
   wait?: number;
-  /** Ends the call; it then rejects with the signal's reason. */
+  /**
+   * Ends the call, which then rejects with the signal's reason. What settles or refunds goes on
+   * without its caller, with all its retries, and so does what was sent of a take under an ID of
+   * the program; the next call under that ID waits for it.
+   */
   signal?: AbortSignal;
 }
 

@@ -1,22 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 import time
 import uuid
 from dataclasses import dataclass, replace
-from typing import Awaitable, Generator, Generic, Optional, Sequence, TypeVar, Union, cast
+from typing import Any, Awaitable, Callable, Coroutine, Dict, Generator, Generic, Optional, Sequence, TypeVar, Union, cast
 
 from ._async_transport import AsyncTransport
-from ._errors import UnavailableError, error_of
+from ._errors import UnavailableError, UnknownIDError, error_of
 from ._transport import Response, Transport
 from ._wire import AnyRequest, Body, Decision, Request, RuleRequest, check_cost, check_costs, decode, negate, substitute
 
 _LONGEST_HOLD = 24 * 60 * 60.0  # for which the daemon remembers an ID
 _SHORTEST_PAUSE = 0.01  # before a retry, whatever the answer says
+_MOST_ORPHANS = 10_000  # a crowd that hangs up while the daemon is away must not fill the memory
+
+_log = logging.getLogger("penstock")
 
 Returned = TypeVar("Returned")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,17 +46,19 @@ class _Verbs(Generic[Returned]):
             raise ValueError(f"on_unavailable {on_unavailable!r}: want allow, deny or raise")
         self._on_unavailable, self._timeout = on_unavailable, timeout
 
-    def _run(self, call: Call) -> Returned:
+    def _run(self, call: Call, id: Optional[str] = None, corrects: bool = False) -> Returned:
+        """Run a call under an ID that the program knows. One that corrects a charge must not be given up."""
         raise NotImplementedError
 
     def take(self, request: AnyRequest, *, wait: float = 0) -> Returned:
         """Take units. A denial is a decision, not an error."""
         check_costs(request)
         if isinstance(request, RuleRequest):
-            return self._run(self._take(request.body(), bool(request.id), wait, len(request.descriptors)))
+            return self._run(self._take(request.body(), bool(request.id), wait, len(request.descriptors)), request.id)
+        id = request.id
         if wait:
-            request = self._held(replace(request, id=request.id or _new_id()), wait)
-        return self._run(self._take(request.body(), bool(request.id), wait, 0))
+            request = self._held(replace(request, id=id or _new_id()), wait)
+        return self._run(self._take(request.body(), bool(request.id), wait, 0), id)
 
     def take_all(
         self,
@@ -66,12 +73,12 @@ class _Verbs(Generic[Returned]):
         for request in requests:
             check_costs(request)
         held = [self._held(r, wait) if wait and isinstance(r, Request) else r for r in requests]
-        return self._run(self._take(_list_of(held, id), bool(id), wait, len(requests)))
+        return self._run(self._take(_list_of(held, id), bool(id), wait, len(requests)), id)
 
     def settle(self, request: AnyRequest, *, wait: float = 0) -> Returned:
         """Make what was charged under the ID equal to the cost, once that is known."""
         check_costs(request)
-        return self._run(self._call("/v1/settle", request.body(), True, wait))
+        return self._run(self._call("/v1/settle", request.body(), True, wait), request.id, corrects=True)
 
     def settle_all(
         self,
@@ -83,7 +90,7 @@ class _Verbs(Generic[Returned]):
         """Settle what take_all took under an ID."""
         for request in requests:
             check_costs(request)
-        return self._run(self._call("/v1/settle", _list_of(requests, id), True, wait))
+        return self._run(self._call("/v1/settle", _list_of(requests, id), True, wait), id, corrects=True)
 
     def peek(self, request: AnyRequest, *, wait: float = 0) -> Returned:
         """Read the state of a key and charge nothing."""
@@ -97,7 +104,7 @@ class _Verbs(Generic[Returned]):
         check_cost(request.cost, 1)
         check_costs(request)
         repeatable = isinstance(request, Request) and bool(request.id)
-        return self._run(self._call("/v1/take", negate(request).body(), repeatable, wait))
+        return self._run(self._call("/v1/take", negate(request).body(), repeatable, wait), request.id, corrects=True)
 
     def _held(self, request: Request, wait: float) -> Request:
         """Let the daemon remember the ID until the last retry, which else is charged again.
@@ -169,7 +176,7 @@ class Client(_Verbs[Decision]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, call: Call) -> Decision:
+    def _run(self, call: Call, id: Optional[str] = None, corrects: bool = False) -> Decision:
         result: Result = None
         while True:
             try:
@@ -192,6 +199,11 @@ class AsyncClient(_Verbs[Awaitable[Decision]]):
     """A client for asyncio, with the verbs and arguments of Client. Tasks of one loop may share it.
 
     timeout is for a whole attempt, from connecting to the end of the response.
+
+    A caller that is cancelled gets CancelledError at once, and what it has begun is brought to its
+    end by a task of its own: settle, settle_all and refund with all their retries, and of a take
+    under an ID of the program the attempt that is under way. What the program sends next under that
+    ID waits for it, so settling after a take that was cancelled charges what was used.
     """
 
     def __init__(
@@ -205,9 +217,12 @@ class AsyncClient(_Verbs[Awaitable[Decision]]):
     ) -> None:
         super().__init__(timeout, on_unavailable)
         self._transport = AsyncTransport(address, token, timeout, tls)
+        self._orphans: Dict[object, asyncio.Future[Any]] = {}  # by ID, the last one under it
 
     async def close(self) -> None:
-        """Close idle connections."""
+        """Wait for what goes on without its caller, and close idle connections."""
+        while self._orphans:
+            await asyncio.wait(list(self._orphans.values()))
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -216,23 +231,63 @@ class AsyncClient(_Verbs[Awaitable[Decision]]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _run(self, call: Call) -> Decision:
+    async def _run(self, call: Call, id: Optional[str] = None, corrects: bool = False) -> Decision:
+        if corrects:
+            return await self._outlive(id, lambda: self._steps(call))
+        return await self._steps(call, id)
+
+    async def _steps(self, call: Call, id: Optional[str] = None) -> Decision:
+        """Do the steps of a call. With an ID, a request that was sent is brought to its end."""
         result: Result = None
         while True:
             try:
                 step = call.send(result)
             except StopIteration as end:
                 return cast(Decision, end.value)
-            result = await self._do(step)
+            result = await self._do(step, id)
 
-    async def _do(self, step: Step) -> Result:
+    async def _do(self, step: Step, id: Optional[str]) -> Result:
         if isinstance(step, float):
             await asyncio.sleep(step)
             return None
+        post = step
+        return await (self._outlive(id, lambda: self._post(post)) if id else self._post(post))
+
+    async def _post(self, post: Post) -> Result:
         try:
-            return await self._transport.post(step.path, step.body)
+            return await self._transport.post(post.path, post.body)
         except UnavailableError as error:
             return error
+
+    async def _outlive(self, id: Optional[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do work that goes on if the caller is cancelled, and after what does so under the same ID."""
+        task = asyncio.ensure_future(_after(self._orphans.get(id), work))
+        try:
+            return await asyncio.shield(task)
+        finally:
+            if not task.done():
+                self._adopt(id or object(), task)
+
+    def _adopt(self, key: object, task: asyncio.Future[Any]) -> None:
+        if len(self._orphans) >= _MOST_ORPHANS:
+            _log.warning("a call was given up with its caller: %d others go on without theirs", len(self._orphans))
+            task.cancel()
+            return
+        self._orphans[key] = task
+        task.add_done_callback(lambda _: self._forget(key, task))
+
+    def _forget(self, key: object, task: asyncio.Future[Any]) -> None:
+        if self._orphans.get(key) is task:
+            del self._orphans[key]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, UnknownIDError):  # as after a take that was denied
+            _log.warning("not settled after the caller was cancelled, so it stays charged: %s", error)
+
+
+async def _after(before: Optional[asyncio.Future[Any]], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    if before is not None:
+        await asyncio.wait([before])
+    return await work()
 
 
 def _decision(result: Result) -> Decision:

@@ -13,6 +13,7 @@ import { checkCost, decode, encode, isDecision, substitute, withCosts } from "./
  * @property {string} path
  * @property {object} body
  * @property {boolean} repeatable whether sending it twice charges it once
+ * @property {string | undefined} [id] under which the program can correct what it charges
  */
 
 /** The longest sleep that setTimeout can do, in seconds. */
@@ -51,6 +52,7 @@ export class Client {
   /** @type {number} */ #timeout;
   /** @type {"allow" | "deny" | "throw"} */ #onUnavailable;
   /** @type {typeof fetch} */ #fetch;
+  /** @type {Map<string, Promise<unknown>>} by ID, the last that goes on without its caller */ #orphans = new Map();
 
   /**
    * @param {string} address
@@ -101,11 +103,12 @@ export class Client {
   async #take(requests, id, options, bodyOf, decisions) {
     for (const request of requests) checkCosts(request);
     const byLimit = requests.every((request) => "limit" in request);
+    const known = id;
     if (!id && byLimit && options.wait) id = randomUUID();
     const hold = byLimit && options.wait ? this.#hold(options.wait) : 0;
     const bodies = requests.map((request) => encode(request, id ? { id, ...longer(request, hold) } : {}));
     try {
-      return await this.#call({ path: "/v1/take", body: bodyOf(bodies), repeatable: Boolean(id) }, options);
+      return await this.#call({ path: "/v1/take", body: bodyOf(bodies), repeatable: Boolean(id), id: known }, options);
     } catch (error) {
       if (!(error instanceof UnavailableError) || this.#onUnavailable === "throw") throw error;
       return substitute(this.#onUnavailable === "allow", error, decisions);
@@ -128,7 +131,7 @@ export class Client {
    */
   async settle(request, options = {}) {
     checkCosts(request);
-    return this.#call({ path: "/v1/settle", body: encode(request), repeatable: true }, options);
+    return this.#correct({ path: "/v1/settle", body: encode(request), repeatable: true }, request.id, options);
   }
 
   /**
@@ -138,7 +141,7 @@ export class Client {
   async settleAll(requests, options) {
     for (const request of requests) checkCosts(request);
     const body = listOf(requests.map((request) => encode(request, { id: options.id })));
-    return this.#call({ path: "/v1/settle", body, repeatable: true }, options);
+    return this.#correct({ path: "/v1/settle", body, repeatable: true }, options.id, options);
   }
 
   /**
@@ -157,7 +160,46 @@ export class Client {
     checkCost(request.cost, 1);
     checkCosts(request);
     const body = encode(withCosts(request, (cost) => -cost), { cost: -request.cost });
-    return this.#call({ path: "/v1/take", body, repeatable: Boolean("id" in request && request.id) }, options);
+    const id = "id" in request ? request.id : undefined;
+    return this.#correct({ path: "/v1/take", body, repeatable: Boolean(id) }, id, options);
+  }
+
+  /**
+   * #correct sends a call that corrects a charge. The signal is often that of a customer who has
+   * hung up, which must not leave the charge as it is: it ends only the wait for the answer.
+   *
+   * @param {Call} call
+   * @param {string | undefined} id
+   * @param {CallOptions} options
+   * @returns {Promise<Decision>}
+   */
+  #correct(call, id, { wait, signal }) {
+    return this.#outlive(id, signal, () => this.#call(call, wait === undefined ? {} : { wait }));
+  }
+
+  /**
+   * #outlive does work that goes on when the signal is aborted, after what does so under the
+   * same ID.
+   *
+   * @template T
+   * @param {string | undefined} id
+   * @param {AbortSignal | undefined} signal
+   * @param {() => Promise<T>} work
+   * @returns {Promise<T>}
+   */
+  async #outlive(id, signal, work) {
+    const before = id ? this.#orphans.get(id) : undefined;
+    const done = before ? before.then(work) : work();
+    if (!signal) return done;
+    if (!id) return unlessAborted(signal, done, () => {});
+    let ended = false;
+    const orphan = done.catch(() => {}).then(() => {
+      ended = true;
+      if (this.#orphans.get(id) === orphan) this.#orphans.delete(id);
+    });
+    return unlessAborted(signal, done, () => {
+      if (!ended) this.#orphans.set(id, orphan);
+    });
   }
 
   /**
@@ -170,7 +212,8 @@ export class Client {
   async #call(call, { wait = 0, signal }) {
     const end = now() + wait;
     for (let attempt = 0; ; attempt++) {
-      const outcome = await this.#attempt(call, signal);
+      signal?.throwIfAborted();
+      const outcome = call.id ? await this.#outlive(call.id, signal, () => this.#attempt(call, undefined)) : await this.#attempt(call, signal);
       const pause = outcome instanceof UnavailableError ? backoff(outcome, attempt) : outcome.retryAfter;
       const retry = outcome instanceof UnavailableError ? call.repeatable : !outcome.allowed;
       if (!retry || pause === null || now() + pause > end) {
@@ -190,7 +233,6 @@ export class Client {
    * @returns {Promise<Decision | UnavailableError>}
    */
   async #attempt(call, signal) {
-    signal?.throwIfAborted();
     const { response, body, failure } = await this.#post(call, signal);
     if (!response) return failure;
     if ((response.status === 200 || response.status === 429) && isDecision(body)) return decode(body);
@@ -229,6 +271,28 @@ export class Client {
       signal?.removeEventListener("abort", cancel);
     }
   }
+}
+
+/**
+ * unlessAborted returns what a promise does, or rejects with the signal's reason when that is
+ * aborted first.
+ *
+ * @template T
+ * @param {AbortSignal} signal
+ * @param {Promise<T>} promise
+ * @param {() => void} aborted is called then
+ * @returns {Promise<T>}
+ */
+function unlessAborted(signal, promise, aborted) {
+  return new Promise((resolve, reject) => {
+    const abort = () => {
+      aborted();
+      reject(signal.reason);
+    };
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+    if (signal.aborted) abort();
+    else signal.addEventListener("abort", abort, { once: true });
+  });
 }
 
 /**

@@ -103,6 +103,7 @@ func (c *conn) execute(args [][]byte) {
 	case !cmd.acceptsArgs(len(args)):
 		c.replyWrongArity(cmd.name)
 	default:
+		c.served = c.served || cmd.batched || cmd.lastKey != 0
 		cmd.run(c, args)
 	}
 }

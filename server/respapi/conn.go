@@ -52,6 +52,7 @@ type conn struct {
 
 	executed int64 // commands since flushCounters
 	decides  bool  // a command of the pipeline asks for a decision
+	served   bool  // a command that names a key was executed
 	rounds   uint64
 	activity atomic.Uint64
 	observed observation // guarded by Server.mu
@@ -225,8 +226,8 @@ func (c *conn) interruptRead() {
 
 // closeWaits are the times that finish waits for bytes in flight.
 type closeWaits struct {
-	firstRead time.Duration // for the first command of a client, since it connected
-	finalRead time.Duration // for further commands
+	firstRead time.Duration // for the first command of a client, since it connected, and for the rest of a command
+	finalRead time.Duration // for further commands, at least
 	linger    time.Duration // for the client to read its replies and close
 }
 
@@ -239,33 +240,56 @@ var defaultCloseWaits = closeWaits{
 // maxFinalBytes is more than the receive buffer of a socket usually holds.
 const maxFinalBytes = 8 << 20
 
-// finish answers what arrived before a shutdown, and ends the connection. It stops after
+// finish answers what arrives during a shutdown, and ends the connection. It stops after
 // maxFinalBytes, so that a client that keeps sending does not delay the shutdown.
+//
+// Clients check whether a connection has ended before they use it again. So the end is sent
+// with the last reply: a client that came between them would lose a command.
 func (c *conn) finish() {
-	received := 0
-	for more := true; more && !c.closing && received < maxFinalBytes; {
-		more = c.receiveArrived()
-		received += c.end
+	c.served = false
+	for received := 0; !c.closing && received < maxFinalBytes; {
+		rest := c.end - c.start
+		arrived := c.receiveArrived()
+		received += c.end - rest
+		connlimit.HoldBack(c.net, true)
 		c.executeBuffered()
 		if !c.send() {
 			return
 		}
+		if c.closing || !c.bufferFull && (!arrived || c.finalWait() <= 0) {
+			break
+		}
+		connlimit.HoldBack(c.net, false)
 	}
 	c.lingeringClose()
 }
 
-// receiveArrived receives what has arrived, up to the size of the buffer, and reports
-// whether there may be more. It stops before the replies are sent: a client that sends a
-// command for each reply would otherwise never be finished.
-func (c *conn) receiveArrived() (more bool) {
-	wait := c.server.closeWaits.finalRead
-	if c.rounds == 0 {
-		wait = max(wait, c.server.closeWaits.firstRead-time.Since(c.opened))
+// finalWait returns for how long a shutdown waits for more bytes.
+func (c *conn) finalWait() time.Duration {
+	linger, first := time.Until(c.server.lingerEnd), c.server.closeWaits.firstRead
+	switch {
+	case c.start < c.end:
+		return linger + first
+	case c.rounds == 0:
+		return max(linger, first-time.Since(c.opened))
+	case !c.served:
+		return linger
 	}
-	for c.receiveWithin(wait) && !c.bufferFull {
-		wait = 0
+	return 0
+}
+
+// receiveArrived waits for bytes, receives what has arrived, up to the size of the buffer, and
+// reports whether there is any. It stops before the replies are sent: a client that sends
+// a command for each reply would otherwise never be finished.
+func (c *conn) receiveArrived() (arrived bool) {
+	wait := max(c.finalWait(), c.server.closeWaits.finalRead)
+	for c.receiveWithin(wait) {
+		arrived, wait = true, 0
+		if c.bufferFull {
+			break
+		}
 	}
-	return c.bufferFull
+	return arrived
 }
 
 // receiveWithin waits up to d for more bytes and reports whether there are any. A read
@@ -286,8 +310,7 @@ func (c *conn) receiveWithin(d time.Duration) bool {
 // time is over. Closing a connection with unread bytes resets it, which may cost the
 // client the replies that it has not read yet.
 func (c *conn) lingeringClose() {
-	half, ok := c.net.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil {
+	if connlimit.CloseWrite(c.net) != nil {
 		return
 	}
 	_ = c.net.SetReadDeadline(time.Now().Add(c.server.closeWaits.linger))

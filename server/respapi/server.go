@@ -65,7 +65,8 @@ type Server struct {
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	closing   bool // Shutdown was called
+	closing   bool      // Shutdown was called
+	lingerEnd time.Time // until then Shutdown waits for further commands; set with closing
 	reaping   sync.Once
 	accepting sync.WaitGroup // calls of Serve
 	openConns sync.WaitGroup
@@ -74,6 +75,7 @@ type Server struct {
 
 	timeouts   timeouts
 	closeWaits closeWaits
+	lingerTime func(context.Context) time.Duration // connlimit.LingerTime, unless a test changes it
 }
 
 // A keyCounter is a store that knows its number of keys, such as penstock.Memory.
@@ -97,6 +99,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 
 		timeouts:   defaultTimeouts,
 		closeWaits: defaultCloseWaits,
+		lingerTime: connlimit.LingerTime,
 	}
 	_, s.transientKeys = e.Store().(penstock.TransientKeyStore)
 	s.keyCounter, _ = e.Store().(keyCounter)
@@ -196,8 +199,13 @@ func WriteMaxClients(nc net.Conn) {
 // Shutdown stops accepting, answers the commands that connections have sent, closes
 // the connections and returns. When ctx ends first, it closes them without waiting, and
 // returns ctx's error, unless there were none.
+//
+// A client may be about to send a command on an open connection. So Shutdown waits for
+// [connlimit.LingerTime], and a connection ends with the replies to its next commands that
+// name a key. Commands that set up or check a connection do not end it, since clients send
+// another right after them.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.beginShutdown()
+	s.beginShutdown(ctx)
 	done := make(chan struct{})
 	go func() {
 		s.accepting.Wait() // only then no connection is added
@@ -219,8 +227,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // beginShutdown closes the listeners, and then interrupts connections that wait for a
 // command. It does not hold the lock while it closes listeners, since Close may wait until
 // Serve has accepted the last connections.
-func (s *Server) beginShutdown() {
-	for _, l := range s.setClosing() {
+func (s *Server) beginShutdown(ctx context.Context) {
+	for _, l := range s.setClosing(s.lingerTime(ctx)) {
 		_ = l.Close() // Serve sees the error
 	}
 	s.mu.Lock()
@@ -233,13 +241,13 @@ func (s *Server) beginShutdown() {
 }
 
 // setClosing returns the listeners to close.
-func (s *Server) setClosing() []net.Listener {
+func (s *Server) setClosing(linger time.Duration) []net.Listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		return nil
 	}
-	s.closing = true
+	s.closing, s.lingerEnd = true, time.Now().Add(linger)
 	return slices.Collect(maps.Keys(s.listeners))
 }
 

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
@@ -43,12 +44,12 @@ func (s *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.
 	}
 }
 
-// The final read has no time to wait, so only what has arrived decides.
+// There is no time to wait, so only what has arrived decides.
 func TestShutdownAnswersReceivedCommands(t *testing.T) {
 	t.Parallel()
 	store := newBlockingStore()
 	s := newServer(t, store, nil, nil, nil)
-	s.closeWaits.finalRead = 0
+	s.closeWaits.finalRead, s.lingerTime = 0, func(context.Context) time.Duration { return 0 }
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t))) // no other program listens there later
 	serve(t, s, must(net.Listen("tcp", addr)))
 	idle := dial(t, addr)
@@ -115,7 +116,7 @@ func waitForUnread(t *testing.T, s *Server) {
 func TestShutdownAnswersReceivedTLSRecords(t *testing.T) {
 	store := newBlockingStore()
 	s := newServer(t, store, nil, nil, nil)
-	s.closeWaits.finalRead = 0
+	s.closeWaits.finalRead, s.lingerTime = 0, func(context.Context) time.Duration { return 0 }
 	l := newTestListener(t)
 	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))
 	c := newClient(t, must(tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})))

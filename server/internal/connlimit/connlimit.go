@@ -5,6 +5,7 @@ package connlimit
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -245,10 +246,29 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite closes the sending side, where the connection can do that.
-func (c *conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
+// underlying returns the socket below TLS and the limits.
+func underlying(nc net.Conn) net.Conn {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
 	}
-	return errors.ErrUnsupported
+	if c, ok := nc.(*conn); ok {
+		nc = c.Conn
+	}
+	return nc
+}
+
+// CloseWrite closes the sending side, where the connection can do that.
+func (c *conn) CloseWrite() error { return CloseWrite(c.Conn) }
+
+// CloseWrite closes the sending side of a connection, and that of the connection below TLS.
+func CloseWrite(nc net.Conn) error {
+	half, ok := nc.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	err := half.CloseWrite()
+	if secure, ok := nc.(*tls.Conn); ok && err == nil {
+		return CloseWrite(secure.NetConn())
+	}
+	return err
 }

@@ -59,6 +59,23 @@ func withHalfTimeout(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, time.Until(deadline)/2)
 }
 
+// A shutdown lingers for a part of the time that it has, and at least minLinger, but at most a quarter of it: what
+// follows needs some.
+const (
+	lingerPart = 40
+	minLinger  = 250 * time.Millisecond
+)
+
+// LingerTime returns for how long a shutdown that has until ctx ends keeps answering on open connections.
+func LingerTime(ctx context.Context) time.Duration {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return minLinger
+	}
+	left := max(time.Until(end), 0)
+	return min(max(left/lingerPart, minLinger), left/4)
+}
+
 func (l *Listener) drainQueue(ctx context.Context) {
 	socket, ok := l.Listener.(deadliner)
 	if !ok {

@@ -3,7 +3,6 @@
 package connlimit
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"syscall"
@@ -17,15 +16,7 @@ func hasQueued(l net.Listener) bool { return isReadable(l) }
 
 // HasUnread reports whether a connection has received bytes, or its end, that were not
 // read yet. It is always false where the operating system cannot tell.
-func HasUnread(nc net.Conn) bool {
-	if t, ok := nc.(*tls.Conn); ok {
-		nc = t.NetConn()
-	}
-	if c, ok := nc.(*conn); ok {
-		nc = c.Conn
-	}
-	return isReadable(nc)
-}
+func HasUnread(nc net.Conn) bool { return isReadable(underlying(nc)) }
 
 // isReadable polls a listener or a connection for input, without waiting. An Accept or
 // Read with a deadline cannot replace it: if the goroutine is scheduled after the deadline,

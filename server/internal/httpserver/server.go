@@ -14,21 +14,16 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
 // maxHeaderBytes limits the request line and headers of a request.
 const maxHeaderBytes = 16 << 10
 
-// By default a shutdown lingers for a part of the time that it has, and at least minLinger.
-const (
-	lingerPart = 40
-	minLinger  = 250 * time.Millisecond
-)
-
 // Options configure a [Server].
 type Options struct {
 	// Linger is how long a shutdown keeps answering on open connections.
-	// Default: a fortieth of the time until its context ends, at least 250 ms.
+	// Default: [connlimit.LingerTime].
 	// Negative: not at all.
 	Linger time.Duration
 
@@ -177,11 +172,7 @@ func (s *Server) lingerTime(ctx context.Context) time.Duration {
 	if s.linger != 0 {
 		return max(s.linger, 0)
 	}
-	end, ok := ctx.Deadline()
-	if !ok {
-		return minLinger
-	}
-	return max(time.Until(end)/lingerPart, minLinger)
+	return connlimit.LingerTime(ctx)
 }
 
 const drainInterval = 10 * time.Millisecond

@@ -359,7 +359,7 @@ func TestServerShutdownClosesSilentConnectionsOnRequest(t *testing.T) {
 		select {
 		case err := <-ended:
 			t.Errorf("the shutdown ended with a request half sent: %v", err)
-		case <-time.After(2 * minLinger):
+		case <-time.After(2 * connlimit.LingerTime(t.Context())):
 		}
 		if err := advanceUntil(t, d, "the shutdown", ended); err != nil {
 			t.Error(err)

@@ -307,6 +307,8 @@ func (s state) retryAll(now int64, r penstock.Request, prior, total int64) time.
 	if !queues || d.RetryAfter == penstock.Never {
 		return d.RetryAfter
 	}
+	peek := penstock.Request{Key: r.Key, Limit: r.Limit}
+	s, _ = s.decide(now, peek) // of a clock that stepped back, before now moves on
 	first.Cost, first.MaxDelay, first.KeepFree = prior, 0, 0
 	now += int64(d.RetryAfter)
 	behind, _ := s.decide(now, first)

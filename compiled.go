@@ -114,8 +114,18 @@ func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identityHash, 1) 
 
 // neverGrants reports whether the request can never be granted, in any state of
 // its key.
-func (cl *compiledLimit) neverGrants(r *Request) bool {
-	return r.forAlgorithm().NeverFits(cl.capacity)
+func (cl *compiledLimit) neverGrants(r *Request) bool { return cl.neverGrantsBehind(r, 0) }
+
+// neverGrantsBehind is neverGrants for a request of a TakeAll, with the total cost of its key. Of
+// that, prior units are of the requests before it.
+func (cl *compiledLimit) neverGrantsBehind(r *Request, prior int64) bool {
+	req := r.forAlgorithm()
+	req.Prior = prior
+	if cl.limit.HasQueue() {
+		_, idle := cl.leaky.Decide(algorithm.Bucket{}, 0, req)
+		return idle.RetryAfter == algorithm.Never
+	}
+	return req.NeverFits(cl.capacity)
 }
 
 // denyWhenFull returns the outcome if the store has room neither for a key nor

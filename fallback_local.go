@@ -49,7 +49,7 @@ func (f *Fallback) takeLocal(ctx context.Context, s *fallbackShard, r *Request) 
 	d, err := f.secondary.Take(ctx, localRequest(cl, r, limit))
 	if err == nil {
 		f.addDebt(s, r, limit, &d)
-		f.markLocal(s, cl, r, &d)
+		f.markLocal(s, cl, r, 0, &d)
 	}
 	return d, err
 }
@@ -80,10 +80,11 @@ func localRequest(cl *compiledLimit, r *Request, limit Limit) Request {
 }
 
 // markLocal marks a decision of the secondary store. A cost that only the share
-// can never grant may be granted when the primary store is up again.
-func (f *Fallback) markLocal(s *fallbackShard, cl *compiledLimit, r *Request, d *Decision) {
+// can never grant may be granted when the primary store is up again. The request has
+// the cost of all requests for its key, of which prior units are queued before it.
+func (f *Fallback) markLocal(s *fallbackShard, cl *compiledLimit, r *Request, prior int64, d *Decision) {
 	d.Source = SourceFallback
-	if d.RetryAfter == Never && !cl.neverGrants(r) {
+	if d.RetryAfter == Never && !cl.neverGrantsBehind(r, prior) {
 		d.RetryAfter = f.retryAfter(s)
 	}
 }
@@ -280,7 +281,7 @@ func (b *localBatch) add(r *Request) error {
 
 // write writes the decisions, after it is known whether any request is denied.
 func (b *localBatch) write(ctx context.Context, shards []shardCall, decisions, ds []Decision) {
-	totals := totalsOf(b.rs)
+	totals, prior := totalsOf(b.rs), map[stateKey]int64{}
 	for i := range b.rs {
 		r, s, cl := &b.rs[i], shards[i].shard, b.limits[i]
 		peek := peekOf(*r)
@@ -294,9 +295,10 @@ func (b *localBatch) write(ctx context.Context, shards []shardCall, decisions, d
 		default:
 			ds[i] = decisions[0]
 			b.f.addDebt(s, r, b.locals[0].Limit, &ds[i])
-			sum := *r
-			sum.Cost = totals[stateKeyOf(*r)]
-			b.f.markLocal(s, cl, &sum, &ds[i])
+			sum, k := *r, stateKeyOf(*r)
+			sum.Cost = totals[k]
+			b.f.markLocal(s, cl, &sum, prior[k], &ds[i])
+			prior[k] += min(r.Cost, sum.Cost-prior[k])
 			decisions, b.locals = decisions[1:], b.locals[1:]
 		}
 	}

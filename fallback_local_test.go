@@ -164,6 +164,23 @@ func TestFallbackCostAboveShareIsNotNever(t *testing.T) {
 	})
 }
 
+// RetryAfter is Never for a request behind another in a queue only if the whole limit can never grant both.
+func TestFallbackQueueTooSlowByShareIsNotNever(t *testing.T) {
+	withFallback(t, penstock.FallbackOptions{Share: 0.25}, func(s *fallbackFixture) {
+		s.goDown()
+		lim := s.limiter("8/1h leaky-bucket")
+		for delay, never := range map[time.Duration]bool{449 * time.Second: true, 450 * time.Second: false} {
+			rs := []penstock.Request{lim.Request("key"), lim.Request("key")}
+			rs[1].MaxDelay = delay
+			ds := make([]penstock.Decision, len(rs))
+			err := penstock.TakeAll(ctx, lim.Store(), rs, ds)
+			if err != nil || ds[1].Allowed || ds[1].RetryAfter <= 0 || (ds[1].RetryAfter == penstock.Never) != never {
+				s.Errorf("one each 450 s, by a share one each 1800 s, the second within %v: %v, %v, want a denial, for ever: %v", delay, ds, err, never)
+			}
+		}
+	})
+}
+
 // Two limits whose shares are equal have separate state.
 func TestFallbackEqualSharesDoNotShareState(t *testing.T) {
 	withFallback(t, penstock.FallbackOptions{Share: 0.1}, func(s *fallbackFixture) {

@@ -146,8 +146,16 @@ func (w *WarmUp) decide(ctx context.Context, rs []Request, ds []Decision, all bo
 	err := TakeBatch(ctx, w.next, paid, ds, all)
 	for i := range rs {
 		ds[i] = inUnits(ds[i], &rs[i], prices[i])
+		if ds[i].RetryAfter == Never && prices[i] > 1 && rs[i].MaxDelay > 0 && rs[i].Limit.HasQueue() {
+			ds[i].RetryAfter = w.untilCheaper() // the requests before it in the queue cost too much
+		}
 	}
 	return err
+}
+
+// untilCheaper returns when the price falls next.
+func (w *WarmUp) untilCheaper() time.Duration {
+	return time.Duration(w.third - (w.clock.Now()-w.start)%w.third)
 }
 
 // takeInTurn decides independent requests one by one: those with AtMost may get units beyond a multiple

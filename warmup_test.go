@@ -274,6 +274,29 @@ func TestWarmUpTakeAllPaysWhatAllCanKeepFree(t *testing.T) {
 	})
 }
 
+// A request behind another in a queue, which at the price of now waits beyond its MaxDelay, is told to come
+// back when the price falls.
+func TestWarmUpQueueIsTooSlowOnlyAtFirst(t *testing.T) {
+	withWarmUp(t, "10/10s leaky-bucket", func(t *testing.T, cold, _ *penstock.Limiter) {
+		rs := []penstock.Request{cold.Request("k"), cold.Request("k")}
+		rs[1].MaxDelay = 2 * time.Second
+		ds := make([]penstock.Decision, len(rs))
+		time.Sleep(time.Second)
+		if err := penstock.TakeAll(ctx, cold.Store(), rs, ds); err != nil || ds[1].Allowed || ds[1].RetryAfter != 9*time.Second {
+			t.Errorf("got %v, %v, want a denial until a unit costs two", ds, err)
+		}
+		time.Sleep(9 * time.Second)
+		if err := penstock.TakeAll(ctx, cold.Store(), rs, ds); err != nil || !ds[1].Allowed || ds[1].Delay != 2*time.Second {
+			t.Errorf("got %v, %v, want both allowed", ds, err)
+		}
+		time.Sleep(10 * time.Second)
+		rs[1].MaxDelay = time.Second - 1
+		if err := penstock.TakeAll(ctx, cold.Store(), rs, ds); err != nil || ds[1].RetryAfter != penstock.Never {
+			t.Errorf("got %v, %v, want a denial for good", ds, err)
+		}
+	})
+}
+
 // What reports a use, or holds permits, pays no price.
 func TestWarmUpChargesAndPermitsPayNoPrice(t *testing.T) {
 	withWarmUp(t, "100/1h", func(t *testing.T, cold, warm *penstock.Limiter) {

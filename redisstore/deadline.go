@@ -12,12 +12,12 @@ import (
 // One that has not ended is reused, because [context.WithTimeout] would cost more
 // than the rest of a call.
 type deadline struct {
-	context.Context           // the caller's
-	start           time.Time // of what the caller asked for, which may need several deadlines
-	began           time.Time // when the timer was first set, or set anew with a slot
-	sentAt          time.Time // a time before the calls in flight were sent; changed under mu
-	answers         *answerLog
-	limited         bool // whether the caller's context, or Options.EndEarly, limits it
+	context.Context            // the caller's
+	start           time.Time  // of what the caller asked for, which may need several deadlines
+	began           time.Time  // when the timer was first set, or set anew with a slot
+	sentAt          time.Time  // a time before the calls in flight were sent; changed under mu
+	answers         *answerLog // changed under mu, as the next is
+	limited         bool       // whether the caller's context, or Options.EndEarly, limits it
 	done            chan struct{}
 	hasEnded        atomic.Bool
 	timer           *time.Timer
@@ -44,15 +44,15 @@ var deadlinePool = sync.Pool{New: func() any {
 // maxTimeouts of its start.
 func (s *Store) deadlineAfter(ctx context.Context, start time.Time, timeout time.Duration) *deadline {
 	d := deadlinePool.Get().(*deadline)
-	d.Context, d.start, d.answers, d.limited = ctx, start, s.answers, false
 	now := time.Now()
-	latest := start.Add(maxTimeouts * timeout)
+	latest, limited := start.Add(maxTimeouts*timeout), false
 	if at, ok := ctx.Deadline(); ok && at.Before(latest) {
-		latest, d.limited = at, true
+		latest, limited = at, true
 	}
 	if early := s.earlyEnd(ctx, now); early > 0 && now.Add(early).Before(latest) {
-		latest, d.limited = now.Add(early), true
+		latest, limited = now.Add(early), true
 	}
+	d.begin(ctx, start, s.answers, limited)
 	d.set(now, timeout, latest)
 	if !now.Before(latest) {
 		d.began = start
@@ -68,6 +68,14 @@ const (
 	maxTimeouts = 20 // that a call may take together with its wait for a slot
 	latePart    = 10 // the part of a timeout by which a process may be late
 )
+
+// begin begins another use. The timer of the last may have fired just before it was stopped, and then expire still looks
+// at the deadline.
+func (d *deadline) begin(ctx context.Context, start time.Time, answers *answerLog, limited bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Context, d.start, d.answers, d.limited = ctx, start, answers, limited
+}
 
 // set sets the timer of calls that have a slot, or ask for one.
 func (d *deadline) set(now time.Time, timeout time.Duration, latest time.Time) {

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,4 +152,17 @@ func TestDeadlineLasts(t *testing.T) {
 			d.timer.Stop() // not d.stop: one that has ended must not be used again
 		})
 	}
+}
+
+// A timer may fire just before its call ends, and look at the deadline when another call has it. The race
+// detector sees that both are ordered.
+func TestDeadlineTimerFiresWhileItIsReused(t *testing.T) {
+	s := &Store{answers: &answerLog{}}
+	var late sync.WaitGroup
+	for range 1000 {
+		d := s.deadlineAfter(t.Context(), time.Now(), time.Hour)
+		late.Go(d.expire)
+		d.stop()
+	}
+	late.Wait()
 }

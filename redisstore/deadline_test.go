@@ -157,7 +157,7 @@ func TestDeadlineLasts(t *testing.T) {
 // A timer may fire just before its call ends, and look at the deadline when another call has it. The race
 // detector sees that both are ordered.
 func TestDeadlineTimerFiresWhileItIsReused(t *testing.T) {
-	s := &Store{answers: &answerLog{}}
+	s := &Store{answers: newAnswerLog(time.Hour)}
 	var late sync.WaitGroup
 	for range 1000 {
 		d := s.deadlineAfter(t.Context(), time.Now(), time.Hour)

@@ -128,12 +128,13 @@ func TestValidatorsCatchBrokenInvariants(t *testing.T) {
 		guarantee guarantee
 		event     event
 	}{
-		"errors":  {guarantee{noErrors: true}, event{err: penstock.ErrUnavailable}},
-		"INV-1 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst + 1}}},
-		"INV-7 ":  {guarantee{}, event{decision: penstock.Decision{Allowed: true, Remaining: burst + 1}}},
-		"INV-9 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{RetryAfter: 400 * day}}},
-		"INV-17 ": {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst - 1}}},
-		"INV-20 ": {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Source: penstock.SourceDenyCache}}},
+		"errors":   {guarantee{noErrors: true}, event{err: penstock.ErrUnavailable}},
+		"errors a": {guarantee{noErrors: true}, event{err: penstock.ErrBusy}},
+		"INV-1 ":   {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst + 1}}},
+		"INV-7 ":   {guarantee{}, event{decision: penstock.Decision{Allowed: true, Remaining: burst + 1}}},
+		"INV-9 ":   {guarantee{}, event{cost: 1, decision: penstock.Decision{RetryAfter: 400 * day}}},
+		"INV-17 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst - 1}}},
+		"INV-20 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Source: penstock.SourceDenyCache}}},
 		"INV-21 ": {
 			guarantee{layers: withFallback, nodes: 2},
 			event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst/2 + 1, Source: penstock.SourceFallback}},

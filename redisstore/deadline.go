@@ -153,9 +153,10 @@ func (d *deadline) lastProgress(now time.Time) time.Time {
 	return d.answers.latest()
 }
 
-// progressed reports whether Redis answers others, when the time of the calls is up. If their caller gave
-// them less than a timeout, it does if it has since they were sent, or in the time in which it carries out a batch. Otherwise
-// it also does as long as none that has a slot has ended without an answer.
+// progressed reports whether Redis answers others, when the time of the calls is up, or their connection has ended
+// earlier. It does if it has since they were sent, within a timeout. If their caller gave them less, it does if it has
+// since they were sent, or in the time in which it carries out a batch. Otherwise it also does as long as none that
+// has a slot has ended without an answer.
 func (d *deadline) progressed(end time.Time) bool {
 	if d.queue != nil && !d.limited && d.queue.abandoned.Load() == 0 {
 		return true
@@ -163,9 +164,9 @@ func (d *deadline) progressed(end time.Time) bool {
 	since := end.Add(-d.timeout)
 	if d.limited {
 		since = end.Add(-min(batchTime, d.timeout))
-		if d.sentAt.Before(since) {
-			since = d.sentAt
-		}
+	}
+	if d.limited == d.sentAt.Before(since) {
+		since = d.sentAt
 	}
 	if d.queue != nil {
 		return d.answers.latest().After(since)

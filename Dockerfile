@@ -5,7 +5,8 @@
 #   docker run -v ./rules:/rules:ro penstock serve --rules /rules --store redis://redis:6379
 #   docker buildx build --platform linux/amd64,linux/arm64 -t penstock .
 #
-# In place of envoyproxy/ratelimit it is started as /bin/ratelimit, with that service's variables.
+# In place of envoyproxy/ratelimit it needs no command: with that service's variables serve acts as
+# /bin/ratelimit, which is there too.
 # The compiler runs on the machine that builds, for whatever architecture. It is the one that go.mod names.
 FROM --platform=$BUILDPLATFORM golang:1.26.8@sha256:3c3e25a4da13fd0478eed2df1eb35a0e667094a7124d3993a6a1d30f71c17e79 AS build
 ARG TARGETOS TARGETARCH

@@ -109,7 +109,7 @@ func (f *connectFlags) settings() (*server.Config, error) {
 	if f.config != "" {
 		flags["config"] = f.config
 	}
-	if environ := os.Environ(); len(server.IsRatelimitEnvironment(environ)) > 0 {
+	if environ := os.Environ(); len(server.RatelimitVariables(environ)) > 0 {
 		if c, err := server.LoadRatelimitConfig(flags, environ); err == nil { // penstock ratelimit says what is wrong
 			return c, nil
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -12,9 +13,15 @@ import (
 // envoyproxy/ratelimit.
 const ratelimitName = "ratelimit"
 
-// withCommand adds the command to the arguments of a program that is called ratelimit.
+// withCommand adds the command to the arguments of a program that is called ratelimit, and replaces the
+// path of such a program as the first argument: manifests that name it as the arguments, and not as the
+// program, leave the image's own program in front.
 func withCommand(program string, args []string) []string {
-	if filepath.Base(program) != ratelimitName || len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+	isCommand := len(args) > 0 && !strings.HasPrefix(args[0], "-")
+	switch {
+	case isCommand && filepath.Base(args[0]) == ratelimitName:
+		return append([]string{ratelimitName}, args[1:]...)
+	case isCommand || filepath.Base(program) != ratelimitName:
 		return args
 	}
 	return append([]string{ratelimitName}, args...)
@@ -31,7 +38,8 @@ ports, pages, statistics and answers (--compat envoy). A program of this name, a
 
 Flags, PENSTOCK_ variables and the config file override the variables; penstock serve
 --help lists them. Variables that have no effect are logged, with the reason. Counters
-begin anew.`,
+begin anew. Serve does the same if it finds these variables, and no rules or store of its
+own.`,
 	})
 	for _, s := range server.Settings {
 		_ = c.Flags().MarkHidden(s.Name) // penstock serve --help lists them
@@ -39,10 +47,27 @@ begin anew.`,
 	return c
 }
 
+// loadServe is [server.LoadConfig], and in the environment of envoyproxy/ratelimit
+// [server.LoadRatelimitConfig]: whoever only changes the image of its manifest starts serve, which
+// would limit nothing without its variables. A server with rules or a store of its own has a manifest
+// of its own.
+func loadServe(flags map[string]string, environ []string) (*server.Config, error) {
+	c, err := server.LoadConfig(flags, environ)
+	if err != nil || c.HasOwnSource() || !server.IsRatelimitEnvironment(environ) {
+		return c, err
+	}
+	if c, err = server.LoadRatelimitConfig(flags, environ); err != nil {
+		return nil, fmt.Errorf("in place of envoyproxy/ratelimit, because its variables are set: %w", err)
+	}
+	c.Ratelimit.Notes = append(c.Ratelimit.Notes, "serving in place of envoyproxy/ratelimit, as penstock ratelimit does, because of its variables: "+
+		strings.Join(server.RatelimitVariables(environ), ", ")+"; with --rules or --store they have no effect")
+	return c, nil
+}
+
 // warnOfRatelimit returns what to tell an operator who set variables of envoyproxy/ratelimit, but
 // started serve, which does not read them; "" if there are none.
 func warnOfRatelimit(environ []string) string {
-	names := server.IsRatelimitEnvironment(environ)
+	names := server.RatelimitVariables(environ)
 	if len(names) == 0 {
 		return ""
 	}

@@ -15,7 +15,7 @@ import (
 
 func serveCommand() *cobra.Command {
 	examples := false
-	serve := settingsCommand(server.LoadConfig, &examples, &cobra.Command{
+	serve := settingsCommand(loadServe, &examples, &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
 		Long: `Serve runs the server until SIGTERM or SIGINT. Then /readyz reports that it is

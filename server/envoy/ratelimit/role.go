@@ -84,7 +84,7 @@ func ReadEnvironment(environ []string) (*Role, error) {
 func TellingVariables(environ []string) (names []string) {
 	telling := []string{"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "REDIS_SOCKET_TYPE", "REDIS_URL", "USE_STATSD", "BACKEND_TYPE", "CONFIG_TYPE"}
 	for _, pair := range environ {
-		if name, _, _ := strings.Cut(pair, "="); slices.Contains(telling, name) {
+		if name, text, _ := strings.Cut(pair, "="); text != "" && slices.Contains(telling, name) {
 			names = append(names, name)
 		}
 	}

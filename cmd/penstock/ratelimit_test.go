@@ -1,0 +1,69 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Manifests name the program of envoyproxy/ratelimit as the program, as its first argument, or not at all.
+func TestProgramOfEnvoyRatelimitIsTheCommand(t *testing.T) {
+	for _, c := range []struct{ given, want string }{
+		{"/bin/ratelimit", "ratelimit"},
+		{"/bin/ratelimit --http :1", "ratelimit --http :1"},
+		{"/bin/ratelimit serve", "serve"},
+		{"/penstock /bin/ratelimit", "ratelimit"},
+		{"/penstock ratelimit --http :1", "ratelimit --http :1"},
+		{"/penstock ./ratelimit --http :1", "ratelimit --http :1"},
+		{"/bin/ratelimit /bin/ratelimit", "ratelimit"},
+		{"/penstock", ""},
+		{"/penstock serve", "serve"},
+		{"/penstock /bin/ratelimiter", "/bin/ratelimiter"},
+		{"/penstock --log-level ratelimit", "--log-level ratelimit"},
+		{"/penstock take ratelimit", "take ratelimit"},
+	} {
+		words := strings.Fields(c.given)
+		if got := withCommand(words[0], words[1:]); !slices.Equal(got, strings.Fields(c.want)) {
+			t.Errorf("%s: runs %q, want %q", c.given, got, c.want)
+		}
+	}
+}
+
+// Serve, which the image starts without arguments, must not limit nothing where the manifest was one of
+// envoyproxy/ratelimit, nor take the variable of another program for such a manifest.
+func TestServeTakesThePlaceOfEnvoyRatelimit(t *testing.T) {
+	for _, c := range []struct {
+		flags, environ string
+		acts           bool
+	}{
+		{environ: "RUNTIME_ROOT=/data", acts: true},
+		{environ: "REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379", acts: true},
+		{environ: "REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit USE_STATSD=false", acts: true},
+		{environ: "REDIS_URL=redis:6379 REDIS_SOCKET_TYPE=tcp CONFIG_TYPE=GRPC_XDS_SOTW", acts: true},
+		{environ: "RUNTIME_ROOT=/data PENSTOCK_NODES=3 PENSTOCK_LOG_LEVEL=info", acts: true},
+		{flags: "http=:1", environ: "RUNTIME_ROOT=/data", acts: true},
+		{environ: "PATH=/bin"},
+		{environ: "REDIS_URL=redis://redis:6379"},
+		{environ: "REDIS_URL=redis://redis:6379 REDIS_SOCKET_TYPE="},
+		{environ: "RUNTIME_ROOT= CONFIG_TYPE="},
+		{flags: "rules=/rules", environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379"},
+		{environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379 PENSTOCK_RULES=/rules"},
+		{environ: "RUNTIME_ROOT=/data PENSTOCK_RULES_XDS=grpc://xds:1"},
+		{flags: "store=redis://redis:6379", environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379"},
+	} {
+		flags := map[string]string{}
+		if name, text, ok := strings.Cut(c.flags, "="); ok {
+			flags[name] = text
+		}
+		config, err := loadServe(flags, strings.Fields(c.environ))
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		if acts := config.Ratelimit != nil; acts != c.acts {
+			t.Errorf("%+v: acts as penstock ratelimit: %v", c, acts)
+		} else if acts && !strings.HasPrefix(config.Ratelimit.Notes[len(config.Ratelimit.Notes)-1], "serving in place of envoyproxy/ratelimit") {
+			t.Errorf("%+v: notes %q do not say so", c, config.Ratelimit.Notes)
+		}
+	}
+}

@@ -7,8 +7,8 @@
 // gets the rule it gets.
 //
 // The format is that of envoyproxy/ratelimit, whose files load unchanged, except that a
-// duplicate key in a map, or a second YAML document in a file, is an error here and
-// silently ignored there. docs/rules.md lists the differences in meaning, and all
+// duplicate key in a map, or a second YAML document in a file, is an error here, unless
+// [Options] allow it, and silently ignored there. docs/rules.md lists the differences in meaning, and all
 // fields. Settings that the format lacks go inside rate_limit or beside it:
 //
 //	domain: api

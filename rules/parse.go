@@ -22,14 +22,14 @@ type File struct {
 
 // Parse returns the rules of files. If the content of a file is wrong, the error is
 // [Errors], which has the file, the line and the reason of each problem.
-func Parse(files ...File) (*Set, error) { return parse(files, false) }
+func Parse(files ...File) (*Set, error) { return parse(files, &Options{}) }
 
 // ParseMerged is [Parse], except that several files may add to one domain.
-func ParseMerged(files ...File) (*Set, error) { return parse(files, true) }
+func ParseMerged(files ...File) (*Set, error) { return parse(files, &Options{MergeDomains: true}) }
 
-// parse returns the rules of files. With merge, several files may add to one domain.
-func parse(files []File, merge bool) (*Set, error) {
-	p := &parser{set: &Set{}, mergeDomains: merge, kinds: kindsByName, limits: map[string]penstock.Limit{}}
+// parse returns the rules of files.
+func parse(files []File, o *Options) (*Set, error) {
+	p := &parser{set: &Set{}, mergeDomains: o.MergeDomains, allowDuplicates: o.AllowDuplicates, kinds: kindsByName, limits: map[string]penstock.Limit{}}
 	if len(files) > MaxFiles {
 		return nil, Errors{{File: files[MaxFiles].Name, Reason: fmt.Sprintf("too many rule files: at most %d are allowed", MaxFiles)}}
 	}
@@ -50,13 +50,14 @@ func parse(files []File, merge bool) (*Set, error) {
 // A parser builds a set from files. It continues after a problem, to report all of
 // them; the set is then not used.
 type parser struct {
-	set          *Set
-	mergeDomains bool
-	kinds        map[string]fieldKind // all fields, by name
-	problems     problems
-	warnings     problems
-	nodes        int                       // of YAML, read so far
-	limits       map[string]penstock.Limit // parsed so far, by text: many rules share a few
+	set             *Set
+	mergeDomains    bool
+	allowDuplicates bool
+	kinds           map[string]fieldKind // all fields, by name
+	problems        problems
+	warnings        problems
+	nodes           int                       // of YAML, read so far
+	limits          map[string]penstock.Limit // parsed so far, by text: many rules share a few
 }
 
 func (p *parser) parseFile(f File) {

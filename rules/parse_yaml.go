@@ -39,8 +39,16 @@ func (r *reader) warn(line int, format string, args ...any) {
 	r.warnings.add(r.file, line, format, args...)
 }
 
-// readDocument returns the root node of a file, or nil if the file is empty. A second
-// document is an error, because ignoring it would surprise its author.
+// duplicate reports what envoyproxy/ratelimit ignores without a word, which would surprise its author.
+func (r *reader) duplicate(line int, format string, args ...any) {
+	if r.allowDuplicates {
+		r.warn(line, format, args...)
+		return
+	}
+	r.fail(line, format, args...)
+}
+
+// readDocument returns the root node of a file, or nil if the file is empty.
 func (r *reader) readDocument(text []byte) *yaml.Node {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var docs [2]yaml.Node
@@ -48,6 +56,10 @@ func (r *reader) readDocument(text []byte) *yaml.Node {
 		err := decoder.Decode(&docs[i])
 		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil && i > 0 && r.allowDuplicates {
+			r.warn(0, "second YAML document in the file, which is not valid: only the first is read")
+			return docs[0].Content[0]
 		}
 		if err != nil {
 			r.failYAML(text, err)
@@ -58,7 +70,7 @@ func (r *reader) readDocument(text []byte) *yaml.Node {
 		return nil
 	}
 	if second := docs[1]; !second.IsZero() && !isNull(second.Content[0]) {
-		r.fail(second.Content[0].Line, "second YAML document in the file: put each domain into its own file")
+		r.duplicate(second.Content[0].Line, "second YAML document in the file: put each domain into its own file")
 	}
 	return docs[0].Content[0]
 }
@@ -101,7 +113,7 @@ func (r *reader) readFields(n *yaml.Node, depth int) []field { return r.allField
 
 // allFields returns the fields of a map; with anyKey, their names need not be strings.
 // If two have one name the later counts, as in the YAML library of Envoy's service;
-// but a duplicate within one map is an error.
+// but a duplicate within one map is reported.
 func (r *reader) allFields(n *yaml.Node, depth int, anyKey bool) []field {
 	if r.tooDeep(n.Line, depth) {
 		return nil
@@ -119,7 +131,7 @@ func (r *reader) allFields(n *yaml.Node, depth int, anyKey bool) []field {
 			continue
 		}
 		if before, ok := fs.add(field{name: key.Value, line: line, value: value}); !ok {
-			r.fail(line, "duplicate key '%s', first on line %d", excerpt(key.Value), before.line)
+			r.duplicate(line, "duplicate key '%s', first on line %d", excerpt(key.Value), before.line)
 		}
 	}
 	return fs.list

@@ -21,6 +21,10 @@ type Options struct {
 	// AllowEmpty makes a directory without files a set without rules. Default: an error.
 	AllowEmpty bool
 
+	// AllowDuplicates reads files as envoyproxy/ratelimit does, with a warning: the first
+	// YAML document of a file, and of fields of one name in a map the last. Default: an error.
+	AllowDuplicates bool
+
 	// StableTime is how long files must stay unchanged before they take effect, so
 	// that a file that is written in pieces never takes effect by half. Default:
 	// 1.25 s, which covers pauses of a second.
@@ -109,5 +113,5 @@ func (s *Source) parse(r *reading) (*Set, error) {
 	if r.err != nil && !(s.o.AllowEmpty && errors.Is(r.err, errNoFiles)) {
 		return nil, r.err
 	}
-	return parse(r.files, s.o.MergeDomains)
+	return parse(r.files, &s.o)
 }

@@ -32,6 +32,9 @@ type Options struct {
 	// AllowEmpty makes a directory without files a set without rules. Default: an error.
 	AllowEmpty bool
 
+	// AllowDuplicates is that of [rules.Options], for files only. Default: an error.
+	AllowDuplicates bool
+
 	// Credentials are what the server asks for: user:password, for HTTP servers also a bearer
 	// token; for Consul its token, and for Apollo the access key secret. The function
 	// is called before each request, so that it can read a file that is renewed. Default: none.
@@ -67,7 +70,7 @@ func IsURL(source string) bool { return strings.Contains(source, "://") }
 func Open(source string, o *Options) (rules.Provider, error) {
 	o = cmp.Or(o, &Options{})
 	if !IsURL(source) {
-		return rules.NewSource(source, &rules.Options{MergeDomains: o.MergeDomains, AllowEmpty: o.AllowEmpty}), nil
+		return rules.NewSource(source, &rules.Options{MergeDomains: o.MergeDomains, AllowEmpty: o.AllowEmpty, AllowDuplicates: o.AllowDuplicates}), nil
 	}
 	l, err := parseLocation(source)
 	if err != nil {

@@ -14,10 +14,17 @@ func (s *Server) ready() error {
 	switch {
 	case s.draining.Load():
 		return errShuttingDown
-	case s.config.waitsForRules() && s.engine.Rules() == nil:
+	case s.config.waitsForRules() && !s.hasDomains():
 		return engine.ErrNoRules
 	}
 	return nil
+}
+
+// hasDomains reports whether there are rules; in place of envoyproxy/ratelimit, as there, a set without
+// a domain is none.
+func (s *Server) hasDomains() bool {
+	set := s.engine.Rules()
+	return set != nil && (s.config.Ratelimit == nil || len(set.Domains()) > 0)
 }
 
 // degraded returns why decisions are made without the store, or nil. A degraded server

@@ -257,7 +257,7 @@ func TestStatsdServerThatComesLateGetsAllCounts(t *testing.T) {
 // stays valid.
 func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
 	t.Parallel()
-	d := startRatelimit(t, statsdRules, "USE_PROMETHEUS=true", "USE_STATSD=false", "PROMETHEUS_ADDR=127.0.0.1:0", "EXTRA_TAGS=zone:1")
+	d := startRatelimit(t, statsdRules, "USE_PROMETHEUS=true", "USE_STATSD=false", "PROMETHEUS_ADDR=127.0.0.1:0", "EXTRA_TAGS=zone:1,kube-cluster.io/a:b,1st:c")
 	hit(t, d, "user", "ann")
 	hit(t, d, "user", "a\"b\n\\")
 	hit(t, d, "path", "login")
@@ -268,9 +268,9 @@ func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="user_ann",key2="",zone="1"} 1`,
-		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="user_a\"b_\\",key2="",zone="1"} 1`,
-		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="path_login",key2="",zone="1"} 1`,
+		`ratelimit_service_rate_limit_total_hits{_1st="c",domain="shop",key1="user_ann",key2="",kube_cluster_io_a="b",zone="1"} 1`,
+		`ratelimit_service_rate_limit_total_hits{_1st="c",domain="shop",key1="user_a\"b_\\",key2="",kube_cluster_io_a="b",zone="1"} 1`,
+		`ratelimit_service_rate_limit_total_hits{_1st="c",domain="shop",key1="path_login",key2="",kube_cluster_io_a="b",zone="1"} 1`,
 	} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no line %s in\n%s", want, page)

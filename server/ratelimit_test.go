@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -86,6 +87,18 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 			return c.GRPC.ClientCA == "/a" && c.GRPC.ClientSAN == "envoy"
 		}},
 		{"LOG_LEVEL=WARNING,LOG_FORMAT=json", func(c *server.Config) bool { return c.LogLevel.String() == "WARN" && c.LogFormat == "json" }},
+		{"LOG_FORMAT=JSON", func(c *server.Config) bool { return c.LogFormat == "json" && len(c.Ratelimit.Notes) == 0 }},
+		{"LOG_FORMAT=plain", func(c *server.Config) bool { return c.LogFormat == "text" && len(c.Ratelimit.Notes) == 1 }},
+		{"REDIS_TIMEOUT=0", func(c *server.Config) bool { return c.RedisTimeout == time.Second && len(c.Ratelimit.Notes) == 1 }},
+		{"REDIS_TIMEOUT=0s", func(c *server.Config) bool { return c.RedisTimeout == time.Second && len(c.Ratelimit.Notes) == 1 }},
+		{"REDIS_TIMEOUT=70ms", func(c *server.Config) bool { return c.RedisTimeout == 70*time.Millisecond }},
+		{"NEAR_LIMIT_RATIO=1.5", func(c *server.Config) bool { return c.Ratelimit.Stats.NearLimitRatio == 1 }},
+		{"NEAR_LIMIT_RATIO=0.5", func(c *server.Config) bool { return c.Ratelimit.Stats.NearLimitRatio == 0.5 }},
+		{"EXTRA_TAGS=kube-cluster:x;a.b/c:y;1st:z;a-b:1,USE_PROMETHEUS=true", func(c *server.Config) bool { return len(c.Ratelimit.Stats.Tags) == 4 }},
+		{"EXTRA_TAGS=domain:x;a-b:1;a.b:2;__c:3", func(c *server.Config) bool { return len(c.Ratelimit.Stats.Tags) == 4 }},
+		{"EXTRA_TAGS=a:1;b:2;a:3", func(c *server.Config) bool {
+			return slices.Equal(c.Ratelimit.Stats.Tags, []ratelimit.Tag{{Name: "b", Value: "2"}, {Name: "a", Value: "3"}})
+		}},
 		{"LOG_LEVEL=fatal", func(c *server.Config) bool { return c.LogLevel.String() == "ERROR" }},
 		{"RUNTIME_ROOT=/data,RUNTIME_SUBDIRECTORY=ratelimit", func(c *server.Config) bool { return c.Rules == "/data/ratelimit/config" }},
 		{"CONFIG_TYPE=GRPC_XDS_SOTW", func(c *server.Config) bool {
@@ -134,7 +147,13 @@ func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 		"USE_STATSD=maybe":      "want true or false",
 		"CACHE_KEY_PREFIX=":     "",
 		"CACHE_KEY_PREFIX=a.b":  `CACHE_KEY_PREFIX: "a.b": want letters, digits`,
-		"NEAR_LIMIT_RATIO=2":    "want a fraction",
+		"CACHE_KEY_PREFIX={a}":  `CACHE_KEY_PREFIX: "{a}": want letters, digits`,
+		"NEAR_LIMIT_RATIO=-1":   "want a fraction",
+		"NEAR_LIMIT_RATIO=NaN":  "want a fraction",
+		"REDIS_TIMEOUT=-1s":     "REDIS_TIMEOUT",
+		"REDIS_TIMEOUT=10":      "REDIS_TIMEOUT",
+		"EXTRA_TAGS=a":          "want name:value",
+		"EXTRA_TAGS=:a":         "want name:value",
 		"LOG_LEVEL=loud":        "LOG_LEVEL",
 	} {
 		_, err := server.LoadRatelimitConfig(nil, []string{environ})
@@ -152,6 +171,7 @@ func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 		"USE_PROMETHEUS=true,PROMETHEUS_ADDR=metrics":                     "PROMETHEUS_ADDR",
 		"USE_PROMETHEUS=true,PROMETHEUS_ADDR=unix:/metrics":               "PROMETHEUS_ADDR",
 		"USE_PROMETHEUS=true,PROMETHEUS_PATH=/{metrics":                   "PROMETHEUS_PATH",
+		"USE_PROMETHEUS=true,EXTRA_TAGS=key1:a":                           "the name of another label",
 		"LIMIT_REQUEST_HEADERS_ENABLED=1,LIMIT_REQUEST_RESET_HEADER=a b":  "LIMIT_REQUEST_RESET_HEADER",
 	} {
 		_, err := server.LoadRatelimitConfig(nil, strings.Split(environ, ","))
@@ -268,4 +288,47 @@ func TestServerLeavesSocketOfRunningServer(t *testing.T) {
 	}
 	start(t, settings)
 	requestBySocket(t, path)
+}
+
+// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED keeps traffic away until a domain is loaded, and not only until a
+// folder was read. Duplicates, which that service ignores, keep no rules away.
+func TestRatelimitHealthFollowsItsDomains(t *testing.T) {
+	t.Parallel()
+	const domain = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5}}]\n"
+	for name, c := range map[string]struct {
+		files    []string
+		variable string
+		code     int
+	}{
+		"no file":            {nil, "true", http.StatusInternalServerError},
+		"no file, unwatched": {nil, "false", http.StatusOK},
+		"broken":             {[]string{"descriptors: []"}, "true", http.StatusInternalServerError},
+		"a domain":           {[]string{domain}, "true", http.StatusOK},
+		"two documents":      {[]string{domain + "---\ndomain: other\n"}, "true", http.StatusOK},
+		"a field twice":      {[]string{"domain: other\n" + domain}, "true", http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range c.files {
+				if err := os.WriteFile(filepath.Join(dir, "config", "rules.yaml"), []byte(seal(text)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			config, err := server.LoadRatelimitConfig(map[string]string{"store": "memory:"}, []string{
+				"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "DISABLE_STATS=true",
+				"RUNTIME_ROOT=" + dir, "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=" + c.variable,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := startConfig(t, config)
+			if code, text := get(t, "http://"+d.addr("http")+"/healthcheck"); code != c.code {
+				t.Errorf("got %d %s, want %d", code, text, c.code)
+			}
+		})
+	}
 }

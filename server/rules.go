@@ -51,7 +51,7 @@ const keptRules = "rules"
 func (s *Server) newRuleSource() (rules.Provider, error) {
 	c := s.config
 	o := &rulesource.Options{
-		MergeDomains: c.MergeDomains, AllowEmpty: c.Ratelimit != nil, Credentials: c.readRulesCredentials,
+		MergeDomains: c.MergeDomains, AllowEmpty: c.Ratelimit != nil, AllowDuplicates: c.Ratelimit != nil, Credentials: c.readRulesCredentials,
 		OnKeepError: func(err error) { s.log.Warn("rules: not saved for a restart", "err", err) },
 	}
 	if s.data != nil {

@@ -65,6 +65,20 @@ func (s *Stats) IsOn() bool { return s.PrometheusAddr != "" || s.StatsdAddr != "
 // A Tag is a name and a value that all statistics have.
 type Tag struct{ Name, Value string }
 
+// label returns the name as that of a label of Prometheus.
+func (t Tag) label() string {
+	label := strings.Map(func(r rune) rune {
+		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, t.Name)
+	if label[0] <= '9' { // a digit, which no label begins with
+		return "_" + label
+	}
+	return label
+}
+
 // ReadEnvironment reads the variables of an environment, in the form of [os.Environ]. Others have
 // no effect.
 func ReadEnvironment(environ []string) (*Role, error) {
@@ -299,10 +313,16 @@ func (e *environment) combinePrometheus() error {
 	if !strings.HasPrefix(s.PrometheusPath, "/") || strings.ContainsAny(s.PrometheusPath, "{}") {
 		return fmt.Errorf("PROMETHEUS_PATH=%q: want a path like /metrics", s.PrometheusPath)
 	}
+	labels := map[string]string{}
 	for _, tag := range s.Tags {
-		if strings.HasPrefix(tag.Name, "__") || slices.Contains(labelNames, tag.Name) {
+		label := tag.label()
+		if strings.HasPrefix(label, "__") || slices.Contains(labelNames, label) {
 			return fmt.Errorf("EXTRA_TAGS: %q is the name of another label", tag.Name)
 		}
+		if other, twice := labels[label]; twice {
+			return fmt.Errorf("EXTRA_TAGS: %q and %q are one label, %s", other, tag.Name, label)
+		}
+		labels[label] = tag.Name
 	}
 	if _, _, err := net.SplitHostPort(s.PrometheusAddr); err != nil || strings.HasPrefix(s.PrometheusAddr, "unix:") {
 		return fmt.Errorf("PROMETHEUS_ADDR=%q: want an address like :9090", s.PrometheusAddr)

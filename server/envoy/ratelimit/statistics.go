@@ -57,7 +57,7 @@ func (s *Statistics) Handler() http.Handler {
 	registry.MustRegister(collectors.NewGoCollector(), newGCFraction(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	tags := prometheus.Labels{}
 	for _, tag := range s.role.Stats.Tags {
-		tags[tag.Name] = tag.Value
+		tags[tag.label()] = strings.ToValidUTF8(tag.Value, "\uFFFD")
 	}
 	prometheus.WrapRegistererWith(tags, registry).MustRegister(collector{s}, s.times)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})

@@ -50,11 +50,11 @@ func dialStatsd(settings *Stats) (*statsdWriter, error) {
 	for i, tag := range tags {
 		switch {
 		case !settings.DogStatsd: // as envoyproxy/ratelimit does
-			w.suffix += ".__" + tag.Name + "=" + strings.ReplaceAll(cleanName(tag.Value), ".", "_")
+			w.suffix += ".__" + cleanName(tag.Name) + "=" + strings.ReplaceAll(cleanName(tag.Value), ".", "_")
 		case i == 0:
-			w.tags += "|#" + tag.Name + ":" + cleanName(tag.Value)
+			w.tags += "|#" + cleanName(tag.Name) + ":" + cleanName(tag.Value)
 		default:
-			w.tags += "," + tag.Name + ":" + cleanName(tag.Value)
+			w.tags += "," + cleanName(tag.Name) + ":" + cleanName(tag.Value)
 		}
 	}
 	return w, nil

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +44,7 @@ var variables = slices.Concat(
 
 	// Logs
 	all(variable{set: logLevel}, "LOG_LEVEL"),
-	all(variable{setting: "log-format"}, "LOG_FORMAT"),
+	all(variable{set: logFormat}, "LOG_FORMAT"),
 
 	// Rules
 	all(variable{check: isConfigType}, "CONFIG_TYPE"),
@@ -87,7 +86,7 @@ var variables = slices.Concat(
 	all(variable{}, "REDIS_SOCKET_TYPE", "REDIS_TYPE", "REDIS_URL", "REDIS_AUTH", "REDIS_SENTINEL_AUTH",
 		"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT"),
 	all(variable{check: isFlag}, "REDIS_TLS", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),
-	all(variable{setting: "redis-timeout"}, "REDIS_TIMEOUT"),
+	all(variable{set: redisTimeout}, "REDIS_TIMEOUT"),
 	all(variable{reason: reasonShared}, "REDIS_POOL_SIZE", "REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_PIPELINE_WINDOW",
 		"REDIS_PIPELINE_LIMIT", "REDIS_CLUSTER_PIPELINE_PARALLELISM"),
 	all(variable{same: "false", reason: reasonFallback}, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
@@ -214,6 +213,27 @@ func logLevel(e *environment, value string) error {
 	return nil
 }
 
+// logFormat accepts what that service does: json in any case, and all else is text.
+func logFormat(e *environment, value string) error {
+	format := strings.ToLower(value)
+	if format != "json" && format != "text" {
+		e.note("LOG_FORMAT="+strconv.Quote(value), "want json or text")
+		format = "text"
+	}
+	e.set("log-format", format, "LOG_FORMAT")
+	return nil
+}
+
+// redisTimeout keeps the default for 0, which there is no bound: Envoy would not wait for the answer.
+func redisTimeout(e *environment, value string) error {
+	if d, err := time.ParseDuration(value); err == nil && d == 0 {
+		e.note("REDIS_TIMEOUT="+value, "Redis has "+e.role.Settings["redis-timeout"].Text+" to answer a call")
+		return nil
+	}
+	e.set("redis-timeout", value, "REDIS_TIMEOUT")
+	return nil
+}
+
 // localCache turns on the cache of keys over their limit.
 func localCache(e *environment, value string) error {
 	n, err := strconv.ParseInt(value, 10, 64)
@@ -226,28 +246,27 @@ func localCache(e *environment, value string) error {
 	return nil
 }
 
+// nearLimitRatio accepts more than the whole limit, which no hit within it is near.
 func nearLimitRatio(e *environment, value string) error {
 	ratio, err := strconv.ParseFloat(value, 32)
-	if err != nil || !(ratio >= 0 && ratio <= 1) {
+	if err != nil || !(ratio >= 0) {
 		return errors.New("want a fraction like 0.8")
 	}
-	e.role.Stats.NearLimitRatio = ratio
+	e.role.Stats.NearLimitRatio = min(ratio, 1)
 	return nil
 }
-
-// tagName matches what may be the name of a label.
-var tagName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
 // maxTags bounds the tags of all statistics.
 const maxTags = 32
 
-// extraTags parses name:value,name:value.
+// extraTags parses name:value,name:value. Of tags of one name the last counts, as there.
 func extraTags(e *environment, value string) error {
 	for pair := range strings.SplitSeq(value, ",") {
 		name, text, ok := strings.Cut(strings.TrimSpace(pair), ":")
-		if !ok || !tagName.MatchString(name) {
+		if !ok || name == "" {
 			return fmt.Errorf("%q: want name:value, with commas between them", pair)
 		}
+		e.role.Stats.Tags = slices.DeleteFunc(e.role.Stats.Tags, func(t Tag) bool { return t.Name == name })
 		e.role.Stats.Tags = append(e.role.Stats.Tags, Tag{name, text})
 	}
 	if len(e.role.Stats.Tags) > maxTags {

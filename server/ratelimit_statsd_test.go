@@ -278,6 +278,47 @@ func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
 	}
 }
 
+// Labels are cleaned as envoyproxy/ratelimit cleans names, in each of them. Dots that are not those of an
+// address stay: there they end a label.
+func TestPrometheusCleansLabels(t *testing.T) {
+	t.Parallel()
+	d := startRatelimit(t, `
+domain: a:b|c
+descriptors:
+  - key: ":path"
+    value_to_metric: true
+    rate_limit: {unit: year, requests_per_unit: 50}
+    descriptors:
+      - {key: "remote|address", value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 50}}
+`, "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0")
+	hits := map[string]int{}
+	for _, c := range []struct{ path, address, key1, key2 string }{
+		{"/a", "", "_path_/a", ""},
+		{"/a:b|c", "", "_path_/a_b_c", ""},
+		{"/a_b:c", "", "_path_/a_b_c", ""},
+		{"10.0.0.0/16", "", "_path_10_0_0_0/16", ""},
+		{"x.1.2.3.4.y", "", "_path_x.1_2_3_4.y", ""},
+		{"v1.2.3", "", "_path_v1.2.3", ""},
+		{"api.example.com", "", "_path_api.example.com", ""},
+		{"/a", "192.168.7.9", "_path_/a", "remote_address_192_168_7_9"},
+		{"/a", "::1", "_path_/a", "remote_address___1"},
+		{"/a", "h.local:80", "_path_/a", "remote_address_h.local_80"},
+	} {
+		pairs := []string{":path", c.path}
+		if c.address != "" {
+			pairs = append(pairs, "remote|address", c.address)
+		}
+		hitAll(t, d, "a:b|c", pairs...)
+		hits[fmt.Sprintf(`ratelimit_service_rate_limit_total_hits{domain="a_b_c",key1="%s",key2="%s"}`, c.key1, c.key2)]++
+	}
+	_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
+	for series, n := range hits {
+		if line := fmt.Sprintf("%s %d\n", series, n); !strings.Contains(page, line) {
+			t.Errorf("no line %s in\n%s", line, page)
+		}
+	}
+}
+
 // Rules below the second node are one sum. It must not fall when one of them is removed: Prometheus
 // would count all of the others again.
 func TestPrometheusSumsDoNotFallWithARemovedRule(t *testing.T) {
@@ -346,7 +387,8 @@ func TestPrometheusTellsOfTheLocalCacheIfItIsOn(t *testing.T) {
 			hit(t, d, "path", "login")
 		}
 		_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
-		for _, line := range []string{"ratelimit_localcache_hitCount 1\n", "ratelimit_localcache_missCount 3\n", "ratelimit_localcache_lookupCount 4\n"} {
+		for _, line := range []string{"ratelimit_localcache_hitCount 1\n", "ratelimit_localcache_missCount 3\n", "ratelimit_localcache_lookupCount 4\n",
+			"ratelimit_service_rate_limit_shop_path_login_over_limit_with_local_cache 1\n"} {
 			if strings.Contains(page, line) != isOn {
 				t.Errorf("%d bytes: want %q to be there: %v, in\n%s", size, line, isOn, page)
 			}

@@ -67,16 +67,21 @@ type Tag struct{ Name, Value string }
 
 // label returns the name as that of a label of Prometheus.
 func (t Tag) label() string {
-	label := strings.Map(func(r rune) rune {
-		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '_'
-	}, t.Name)
+	label := metricName(t.Name)
 	if label[0] <= '9' { // a digit, which no label begins with
 		return "_" + label
 	}
 	return label
+}
+
+// metricName returns a text with underscores for what names of Prometheus cannot have.
+func metricName(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, text)
 }
 
 // ReadEnvironment reads the variables of an environment, in the form of [os.Environ]. Others have

@@ -92,7 +92,7 @@ var hitKinds = [...]struct {
 	{"over_limit", hitDesc("over_limit"), func(h *hitcount.Hits) uint64 { return h.OverLimit.Load() }},
 	{"near_limit", hitDesc("near_limit"), func(h *hitcount.Hits) uint64 { return h.NearLimit.Load() }},
 	{"within_limit", hitDesc("within_limit"), func(h *hitcount.Hits) uint64 { return h.WithinLimit.Load() }},
-	{"over_limit_with_local_cache", hitDesc("over_limit_with_local_cache"), func(h *hitcount.Hits) uint64 { return h.OverLimitCached.Load() }},
+	{cachedKind, hitDesc(cachedKind), func(h *hitcount.Hits) uint64 { return h.OverLimitCached.Load() }},
 	{"shadow_mode", hitDesc("shadow_mode"), func(h *hitcount.Hits) uint64 { return h.Shadow.Load() }},
 }
 
@@ -138,6 +138,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(kind.desc, prometheus.CounterValue, float64(sums[i]), labels[:]...)
 		}
 	}
+	for name, sum := range c.cachedByName() {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, "Hits denied without asking Redis, by its name there.", nil, nil),
+			prometheus.CounterValue, float64(sum))
+	}
 	for _, t := range totals {
 		ch <- prometheus.MustNewConstMetric(t.desc, prometheus.CounterValue, float64(t.of(c.Statistics)))
 	}
@@ -146,6 +150,23 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		desc := prometheus.NewDesc("ratelimit_localcache_"+name, localCacheHelp[name], nil, nil)
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(v))
 	}
+}
+
+// cachedKind is the counter of hits that the local cache denied.
+const cachedKind = "over_limit_with_local_cache"
+
+// cachedByName returns the hits that the local cache denied by the names that they have there: the
+// default mapping has no line for them, so each rule has a metric, which is there once it counts.
+func (s *Statistics) cachedByName() map[string]uint64 {
+	cached := map[string]uint64{}
+	for path, sums := range s.hits() {
+		for i, kind := range hitKinds {
+			if kind.name == cachedKind && sums[i] > 0 {
+				cached[metricName("ratelimit.service.rate_limit."+statsdName(path)+"."+cachedKind)] += sums[i]
+			}
+		}
+	}
+	return cached
 }
 
 var localCacheHelp = map[string]string{
@@ -253,7 +274,11 @@ func (t *labelTotals) read(hits func() map[string]hitSums) map[[3]string]hitSums
 	now, totals := hits(), map[[3]string]hitSums{}
 	for path, sums := range now {
 		var labels [3]string
-		copy(labels[:], strings.Split(path, "\x00"))
+		for i, part := range strings.SplitN(path, "\x00", len(labels)+1) {
+			if i < len(labels) {
+				labels[i] = labelOf(part)
+			}
+		}
 		total, ok := totals[labels]
 		if !ok {
 			total = t.totals[labels]

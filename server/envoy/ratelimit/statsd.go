@@ -134,6 +134,16 @@ var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 
 // statsdName returns a path in the form of names: with dots between its parts, and none in addresses.
 func statsdName(path string) string {
-	name := cleanName(strings.ReplaceAll(path, "\x00", "."))
+	return withoutAddresses(cleanName(strings.ReplaceAll(path, "\x00", ".")))
+}
+
+// withoutAddresses replaces the dots of IPv4 addresses.
+func withoutAddresses(name string) string {
 	return ipv4.ReplaceAllStringFunc(name, func(addr string) string { return strings.ReplaceAll(addr, ".", "_") })
+}
+
+// labelOf returns a part of a path in the form of a label: as there, with what separates the parts of a
+// line of statsd as underscores. Other dots stay, although they end a label there.
+func labelOf(part string) string {
+	return withoutAddresses(strings.NewReplacer(":", "_", "|", "_").Replace(part))
 }

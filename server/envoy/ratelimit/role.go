@@ -188,7 +188,7 @@ func (e *environment) combine() error {
 	if err != nil {
 		return err
 	}
-	e.set("store", store, "REDIS_URL")
+	e.set("store", store, "REDIS_URL, REDIS_AUTH")
 	return e.combineStats()
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -193,6 +195,43 @@ func TestForbiddenRefundFailsAlone(t *testing.T) {
 		}
 		if r.GetOverallCode() != want || r.GetStatuses()[0].GetCode() != want || r.GetStatuses()[1].GetCode() != pb.RateLimitResponse_UNKNOWN {
 			t.Errorf("got %v, want %v and UNKNOWN for the refund", r, want)
+		}
+	}
+}
+
+// Wherever a refund that is not permitted stands among the descriptors, and whatever it would refund, the
+// others are decided and charged as if it were not there, and it changes nothing.
+func TestForbiddenRefundLeavesOtherLimits(t *testing.T) {
+	const otherRules = "\n  - key: path\n    rate_limit: {unit: hour, requests_per_unit: 3}\n"
+	own := &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3, Unit: typev3.RateLimitUnit_HOUR}
+	descriptor := func(key string, refunds bool, limit *common.RateLimitDescriptor_RateLimitOverride) *common.RateLimitDescriptor {
+		return &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}, IsNegativeHits: refunds, Limit: limit}
+	}
+	for name, refund := range map[string]*common.RateLimitDescriptor{
+		"the same key":       descriptor("user", true, nil),
+		"another rule":       descriptor("path", true, nil),
+		"no rule":            descriptor("nowhere", true, nil),
+		"its own limit":      descriptor("user", true, own),
+		"a limit of no unit": descriptor("user", true, &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3}),
+	} {
+		for place := range 3 {
+			for _, compat := range []bool{false, true} {
+				c := newClientFrom(t, "192.0.2.7", newEngine(t, newMemory(), userRules+otherRules, &engine.Options{CompatEnvoy: compat}))
+				for call, want := range []string{"OK", "OK", "OVER_LIMIT", "OVER_LIMIT"} {
+					ds := slices.Insert([]*common.RateLimitDescriptor{descriptor("user", false, nil), descriptor("open", false, nil)}, place, refund)
+					r, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "api", Descriptors: ds})
+					if err != nil {
+						t.Fatalf("refund of %s at %d: %v", name, place, err)
+					}
+					var codes []string
+					for _, s := range r.GetStatuses() {
+						codes = append(codes, s.GetCode().String())
+					}
+					if wanted := slices.Insert([]string{want, "OK"}, place, "UNKNOWN"); r.GetOverallCode().String() != want || !slices.Equal(codes, wanted) {
+						t.Errorf("refund of %s at %d, envoy %v, call %d: got %v %q, want %s %q", name, place, compat, call, r.GetOverallCode(), codes, want, wanted)
+					}
+				}
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package rulesource
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -137,12 +138,12 @@ func hasStatus(err error, statuses ...int) bool {
 // do returns the body and the header of an answer. Errors contain no URL: its query may be
 // secret; of what the server wrote, which may repeat what was sent, [client.hide] leaves out the secrets.
 func (c *client) do(ctx context.Context, r request) (body []byte, header http.Header, err error) {
-	err = c.stream(ctx, r, func(answer *http.Response) error {
+	err = c.stream(ctx, r, func(answer *http.Response, unpacked io.Reader) error {
 		header = answer.Header
 		if !endIsMarked(answer) {
 			return errors.New("the answer has neither a length nor chunks, so it may be cut")
 		}
-		body, err = io.ReadAll(io.LimitReader(answer.Body, maxBody+1))
+		body, err = io.ReadAll(io.LimitReader(unpacked, maxBody+1))
 		if err == nil && len(body) > maxBody {
 			err = fmt.Errorf("answer is larger than %d bytes", maxBody)
 		}
@@ -152,13 +153,22 @@ func (c *client) do(ctx context.Context, r request) (body []byte, header http.He
 }
 
 // endIsMarked reports whether an answer that is cut can be told from a whole one. If only the end of the connection ends it, a
-// server or proxy that dies makes a shorter one, over TLS too, where Go accepts an end without close_notify. Gzip has an end of its own.
+// server or proxy that dies makes a shorter one, over TLS too, where Go accepts an end without close_notify. Gzip does not mark the
+// end either: it may have several members, and be cut between two.
 func endIsMarked(answer *http.Response) bool {
-	return answer.ProtoMajor > 1 || answer.ContentLength >= 0 || len(answer.TransferEncoding) > 0 || answer.Uncompressed
+	return answer.ProtoMajor > 1 || answer.ContentLength >= 0 || len(answer.TransferEncoding) > 0
+}
+
+// unpack returns the body of an answer. The client does so itself because net/http forgets the length of what it unpacks.
+func unpack(answer *http.Response) (io.Reader, error) {
+	if !strings.EqualFold(answer.Header.Get("Content-Encoding"), "gzip") {
+		return answer.Body, nil
+	}
+	return gzip.NewReader(answer.Body)
 }
 
 // stream sends a request, and reads the answer while it arrives.
-func (c *client) stream(ctx context.Context, r request, read func(*http.Response) error) error {
+func (c *client) stream(ctx context.Context, r request, read func(*http.Response, io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.hold+answerTime)
 	defer cancel()
 	sent, err := http.NewRequestWithContext(ctx, r.method, c.servers[c.at]+r.target, strings.NewReader(r.body))
@@ -169,6 +179,7 @@ func (c *client) stream(ctx context.Context, r request, read func(*http.Response
 		sent.Header = r.header
 	}
 	sent.Header.Set("User-Agent", "penstock")
+	sent.Header.Set("Accept-Encoding", "gzip")
 	proof := sent.Header.Get("Authorization")
 	c.sent = append(c.sent, proof, proof[strings.LastIndexAny(proof, " :")+1:])
 	answer, err := c.http.Do(sent)
@@ -179,7 +190,11 @@ func (c *client) stream(ctx context.Context, r request, read func(*http.Response
 	if answer.StatusCode != http.StatusOK {
 		return &statusError{answer.StatusCode}
 	}
-	return read(answer)
+	body, err := unpack(answer)
+	if err != nil {
+		return err
+	}
+	return read(answer, body)
 }
 
 func withoutURL(err error) error {

@@ -35,7 +35,7 @@ var framings = []framing{
 	{name: "length of 1.0", status: "HTTP/1.0 200 OK", length: true},
 	{name: "gzip with length", status: "HTTP/1.1 200 OK", length: true, members: 1},
 	{name: "gzip in chunks", status: "HTTP/1.1 200 OK", chunked: true, members: 2},
-	{name: "gzip until close", status: "HTTP/1.1 200 OK", members: 1},
+	{name: "gzip until close", status: "HTTP/1.1 200 OK", members: 2, unmarked: true},
 }
 
 // write returns an answer as bytes, with the place where its body begins.

@@ -86,8 +86,8 @@ func (s *etcdKey) watch(ctx context.Context, c *client, version string) error {
 	r.hold = holdTime
 	waiting, cancel := context.WithTimeout(ctx, holdTime)
 	defer cancel()
-	err = c.stream(waiting, r, func(answer *http.Response) error {
-		for events := json.NewDecoder(io.LimitReader(answer.Body, maxBody)); ; {
+	err = c.stream(waiting, r, func(_ *http.Response, body io.Reader) error {
+		for events := json.NewDecoder(io.LimitReader(body, maxBody)); ; {
 			var event struct {
 				Result *struct {
 					Header struct {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	standard "log"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -47,6 +48,22 @@ func newLog(c *server.Config, to io.Writer) (*slog.Logger, *logWriter) {
 	}
 	go w.run(logTo(to))
 	return logTo(w), w
+}
+
+// A packageLog makes lines of the log of what packages write to the standard one. Of what a server sends that nobody has
+// asked for, net/http writes all, and it may be a request that the server repeats, with its credentials.
+type packageLog struct{ to *slog.Logger }
+
+func (p packageLog) Write(line []byte) (int, error) {
+	text, _, _ := strings.Cut(string(line), " starting with ")
+	p.to.Warn("a package logs", "text", strings.TrimSpace(text))
+	return len(line), nil
+}
+
+// useForPackages replaces the standard log.
+func useForPackages(to *slog.Logger) {
+	standard.SetFlags(0)
+	standard.SetOutput(packageLog{to})
 }
 
 // ratelimitFields names the fields of JSON lines as envoyproxy/ratelimit does.

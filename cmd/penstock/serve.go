@@ -114,6 +114,7 @@ func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, exam
 	signal.Notify(hangups, syscall.SIGHUP) // before New, so that an early SIGHUP does not end the process
 	log, lines := newLog(c, stderr)
 	defer lines.close()
+	useForPackages(log)
 	if warning := warnOfRatelimit(os.Environ()); warning != "" && c.Ratelimit == nil {
 		log.Warn(warning)
 	}

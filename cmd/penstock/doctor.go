@@ -99,7 +99,7 @@ func noAnswer(err error) redisstore.Finding {
 func printFindings(w io.Writer, findings []redisstore.Finding) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range findings {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", f.What, f.State, f.Detail)
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.What, f.State, printable(f.Detail))
 		if f.Advice != "" {
 			fmt.Fprintf(table, "\t\t→ %s\n", f.Advice)
 		}

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 // hostile is what a terminal could act on: escapes, other control characters, a new line, a change of direction, and bytes
@@ -49,6 +54,43 @@ func TestCommandsPrintNothingThatATerminalActsOn(t *testing.T) {
 				if !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }) || strings.HasPrefix(line, "rule  forged") {
 					t.Errorf("%q prints %q", words, line)
 				}
+			}
+		}
+	}
+}
+
+// Files that others have written are as little trusted: logs, rules of Sentinel, and the words of a database.
+func TestCommandsPrintNothingOfFilesThatATerminalActsOn(t *testing.T) {
+	dir := t.TempDir()
+	rules, log, sentinel := filepath.Join(dir, "rules.yaml"), filepath.Join(dir, "a.log"), filepath.Join(dir, "sentinel.json")
+	write := func(name, text string) {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(rules, "domain: sms\ndescriptors:\n- {key: phone, limit: 1/1m}\n")
+	for _, text := range hostile {
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(log, strings.Repeat(`{"time":"2026-11-19T20:00:00Z","phone":`+string(quoted)+"}\n", 3))
+		write(sentinel, `[{"resource":`+string(quoted)+`,"count":5,"grade":1,"strategy":1},{"resource":"a","count":5,"grade":1}]`)
+		var all strings.Builder
+		for _, words := range [][]string{
+			{"replay", "--rules", rules, "--entry", "phone=field:phone", log},
+			{"replay", "--rules", rules, "--entry", "phone=field:phone", "--json", log},
+			{"rules", "import", "--from", "sentinel", "--domain", "sms", sentinel},
+		} {
+			before := all.Len()
+			if code := run(words, &all, &all); code > 1 || all.Len() == before {
+				t.Fatalf("%q: exit code %d, printed %q", words, code, all.String()[before:])
+			}
+		}
+		printFindings(&all, []redisstore.Finding{{What: "table", State: redisstore.Broken, Detail: text, Advice: "none"}})
+		for _, line := range strings.Split(all.String(), "\n") {
+			if !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }) || strings.HasPrefix(line, "rule  forged") {
+				t.Errorf("%q: printed %q", text, line)
 			}
 		}
 	}

@@ -175,7 +175,11 @@ func (f *replayFlags) print(w io.Writer, report *replay.Report) error {
 		}
 	}
 	if f.json {
-		return json.NewEncoder(w).Encode(report)
+		text, err := json.Marshal(report)
+		if err == nil {
+			printJSON(w, text)
+		}
+		return err
 	}
 	return report.Text(w)
 }

@@ -52,7 +52,7 @@ func importSentinel(c *cobra.Command, path, domain string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for _, note := range converted.Notes {
-		fmt.Fprintln(c.ErrOrStderr(), "note:", note)
+		fmt.Fprintln(c.ErrOrStderr(), "note:", printable(note))
 	}
 	if converted.Rules == 0 {
 		return errNegative

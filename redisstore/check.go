@@ -6,15 +6,19 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore/internal/respcheck"
+	"github.com/redis/rueidis"
 )
 
 // A Finding is what [Check] found out about one thing that a store needs of Redis.
@@ -55,6 +59,10 @@ func Check(ctx context.Context, url string, o *Options) ([]Finding, error) {
 	store, err := Open(ctx, url, &own)
 	if refused := refusalOf(err, false); refused != nil {
 		c.broken("connection", refused)
+		return c.findings, nil
+	}
+	if advice := reachedAdvice(err); advice != "" {
+		c.found("connection", Broken, err.Error(), advice)
 		return c.findings, nil
 	}
 	if err != nil {
@@ -121,6 +129,20 @@ func passingAdvice(err error, other string) string {
 	return other
 }
 
+// reachedAdvice returns what to do about an error of [Open] that something at the address has caused, or "" if nothing answers there.
+func reachedAdvice(err error) string {
+	if reply, ok := errors.AsType[*rueidis.RedisError](err); ok {
+		return passingAdvice(reply, "it accepts no commands for now: see its log")
+	}
+	if _, ok := errors.AsType[*respcheck.Error](err); ok {
+		return "what answers is no Redis: check host and port of the URL"
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		return "it ends connections at once: raise its maxclients, or close some; use rediss:// if it wants TLS; leave its protected mode; or it is no Redis"
+	}
+	return ""
+}
+
 // printable returns a text without control characters, and the beginning of a very long one.
 func printable(text string) string {
 	const most = 400
@@ -145,6 +167,10 @@ func (c *checker) checkConnection() {
 // checkScripts says what a probe finds. That of Open may have found nothing, if the server executes no scripts for now.
 func (c *checker) checkScripts() (executes bool) {
 	const unshared = "calls are not batched, and a TakeAll of several keys takes two round trips"
+	if c.isReplica() { // calls would be repeated until their time is over
+		c.found("scripts", Broken, "READONLY: the server is a replica", passingAdvice(errReadOnly, ""))
+		return false
+	}
 	if err := c.store.probe(c.roundTrip); refusalOf(err, false) != nil {
 		c.broken("scripts", err)
 		return false
@@ -171,6 +197,19 @@ func (c *checker) checkScripts() (executes bool) {
 		c.found("scripts", Degraded, "PEXPIRETIME is refused", "requests under an ID cost the server more")
 	}
 	return true
+}
+
+var errReadOnly = errors.New("READONLY")
+
+// isReplica reports whether the only node is a replica.
+func (c *checker) isReplica() bool {
+	infos, _ := c.client.Info(c.ctx)
+	for _, text := range infos {
+		if len(infos) == 1 && parseInfo(text)["role"] == "slave" {
+			return true
+		}
+	}
+	return false
 }
 
 // checkServers reads the INFO of every node.
@@ -332,12 +371,17 @@ const (
 // checkClock compares the clocks, and measures round trips.
 func (c *checker) checkClock() {
 	var trips []time.Duration
-	var ahead time.Duration // by the shortest trip, which tells most about it
+	var ahead, shortest time.Duration // the shortest trip tells most about the difference
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for start := time.Now(); time.Since(start) < measureFor; <-tick.C {
 		begin := time.Now()
 		call := c.eval(timeScript)
+		trip := time.Since(begin)
+		if errors.Is(call.Err, context.DeadlineExceeded) && c.ctx.Err() == nil && len(trips) > 0 {
+			trips = appendTrip(trips, trip) // it answered before
+			break
+		}
 		if call.Err == nil && len(call.Reply) != 2 {
 			call.Err = call.unexpectedReply()
 		}
@@ -345,10 +389,11 @@ func (c *checker) checkClock() {
 			c.broken("clock", call.Err)
 			return
 		}
-		trips = append(trips, time.Since(begin))
-		if trips[len(trips)-1] == slices.Min(trips) {
-			ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(slices.Min(trips) / 2))
+		if len(trips) == 0 || trip < shortest {
+			shortest = trip
+			ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trip / 2))
 		}
+		trips = appendTrip(trips, trip)
 	}
 	state, advice := Works, ""
 	if ahead.Abs() > time.Second {
@@ -356,6 +401,14 @@ func (c *checker) checkClock() {
 	}
 	c.found("clock", state, "differs from this machine's by "+ahead.Round(time.Millisecond).String(), advice)
 	c.findings = append(c.findings, tripFinding(trips, c.timeout))
+}
+
+// appendTrip adds a round trip, and those that would have begun while it lasted: other callers do not wait for it.
+func appendTrip(trips []time.Duration, trip time.Duration) []time.Duration {
+	for ; trip > measureEvery; trip -= measureEvery {
+		trips = append(trips, trip)
+	}
+	return append(trips, trip)
 }
 
 // tripFinding says what round trips mean for a daemon whose calls end after a timeout. If a tenth of them would

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -162,13 +163,82 @@ func countBroken(t *testing.T, findings []redisstore.Finding) (n int) {
 	return n
 }
 
-// A Redis that is full is told as what it is.
-func TestCheckTellsAFullRedis(t *testing.T) {
+// Each state in which Redis decides nothing is told as what it is, with what to do about that state.
+func TestCheckTellsTheStatesOfRedis(t *testing.T) {
 	t.Parallel()
+	closing := redisproxy.Preset{Replies: map[string]string{"HELLO": redisproxy.Close, "PING": redisproxy.Close}}
+	for name, c := range map[string]struct {
+		url          string
+		what, advice string
+	}{
+		"full":                      {inState(t, "CONFIG SET maxmemory 1"), "scripts", "raise maxmemory"},
+		"a replica":                 {inState(t, "REPLICAOF 127.0.0.1 1"), "scripts", "want its primary"},
+		"a replica without primary": {inState(t, "CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 1"), "scripts", "want its primary"},
+		"no password":               {inState(t, "CONFIG SET requirepass pw"), "connection", "put user and password"},
+		"no commands":               {inState(t, "ACL SETUSER default -eval -evalsha"), "connection", "give the user"},
+		"busy":                      {answering(t, "-BUSY Redis is busy running a script."), "connection", "SCRIPT KILL"},
+		"loading":                   {answering(t, "-LOADING Redis is loading the dataset in memory"), "connection", "wait until it has"},
+		"no HELLO for now":          {answering(t, "-TRYAGAIN later"), "connection", "see its log"},
+		"HTTP":                      {answering(t, "HTTP/1.1 400 Bad Request"), "connection", "no Redis"},
+		"ends connections":          {redisproxy.Start(t, closing, startServer(t)).URL(), "connection", "maxclients"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			other := checkURL(t, c.url)
+			if f := other[c.what]; f.State != redisstore.Broken || !strings.Contains(f.Advice, c.advice) || countBroken(t, slices.Collect(maps.Values(other))) > 1 {
+				t.Errorf("%+v, want only %s broken, and advice with %q", other, c.what, c.advice)
+			}
+		})
+	}
+}
+
+// Some replies are repeated by the store until the time of a call is over, so these are real texts of Redis 7.
+func TestCheckHasAdviceForEachPassingReply(t *testing.T) {
+	for reply, advice := range map[string]string{
+		"NOREPLICAS Not enough good replicas to write. script: 2e97de6c, on @user_script:6.":               "fewer replicas",
+		"READONLY You can't write against a read only replica. script: 2e97de6c, on @user_script:6.":       "want its primary",
+		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.":                 "without its primary",
+		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": "its disk",
+		"OOM command not allowed when used memory > 'maxmemory'. script: 2e97de6c, on @user_script:6.":     "maxmemory",
+		"LOADING Redis is loading the dataset in memory":                                                   "wait until it has",
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.":           "SCRIPT KILL",
+		"ERR max number of clients reached":                                                                "maxclients",
+		"ERR unknown command":                                                                              "other",
+	} {
+		if got := redisstore.PassingAdvice(errors.New(reply), "other"); !strings.Contains(got, advice) {
+			t.Errorf("%s: got %q, want %q", reply, got, advice)
+		}
+	}
+}
+
+// inState returns the URL of a server of its own after some commands.
+func inState(t *testing.T, commands ...string) string {
+	t.Helper()
 	server := redistest.StartForTest(t, redistest.Options{})
-	redistest.MustCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
-	if f := checkURL(t, "redis://"+server.Addr)["scripts"]; f.State != redisstore.Broken || !strings.Contains(f.Advice, "raise maxmemory") {
-		t.Errorf("%+v, want advice about maxmemory", f)
+	for _, command := range commands {
+		redistest.MustCommand(t, server, strings.Fields(command)...)
+	}
+	return "redis://" + server.Addr
+}
+
+// answering returns the URL of a server that answers each attempt to connect with a line.
+func answering(t *testing.T, line string) string {
+	t.Helper()
+	return redisproxy.Start(t, replies("HELLO", line, "PING", line, "INFO", line), startServer(t)).URL()
+}
+
+// Calls of other callers do not wait for one that stalls: all that would have begun meanwhile are counted.
+func TestCheckCountsTripsThatWouldHaveBegunMeanwhile(t *testing.T) {
+	trips := redisstore.AppendTrip(nil, 60*time.Millisecond)
+	if want := []time.Duration{60 * time.Millisecond, 35 * time.Millisecond, 10 * time.Millisecond}; !slices.Equal(trips, want) {
+		t.Errorf("got %v, want %v", trips, want)
+	}
+	for range 24 {
+		trips = redisstore.AppendTrip(trips, time.Millisecond)
+	}
+	trips = redisstore.AppendTrip(trips, 400*time.Millisecond) // a stall of 0.4 s within a second
+	if f := redisstore.TripFinding(trips, 100*time.Millisecond); f.State != redisstore.Broken || !strings.Contains(f.Advice, "cut off 12 of 43") {
+		t.Errorf("%+v", f)
 	}
 }
 

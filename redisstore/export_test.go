@@ -237,5 +237,9 @@ func IsRefusal(err error) bool { return refusalOf(err, false) != nil }
 // ScriptsOfCheck are those that Check runs besides the store's own, and one of these.
 var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, timeScript, scriptsOf()[0].take}
 
-// TripFinding is tripFinding.
-var TripFinding = tripFinding
+// These are functions of Check.
+var (
+	AppendTrip    = appendTrip
+	PassingAdvice = passingAdvice
+	TripFinding   = tripFinding
+)

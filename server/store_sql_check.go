@@ -116,20 +116,28 @@ func lookAtTable(ctx context.Context, db *sql.DB, d sqlstore.Dialect, table stri
 	return errors.Join(rows.Err(), rows.Close())
 }
 
+const otherTableAdvice = "it is another table, or a damaged one: name one for penstock alone with --sql-table"
+
 // sqlAdvices are what to do about errors with a text, such as a code of PostgreSQL.
 var sqlAdvices = []struct{ text, advice string }{
-	{"42P01", missingAdvice},
+	{"SQLSTATE 42P01", missingAdvice},
 	{"Error 1146", missingAdvice},
 	{"no such table", missingAdvice},
-	{"25006", "it is read-only: want the primary, and default_transaction_read_only off for the user"},
+	{"SQLSTATE 25006", "it is read-only: want the primary, and default_transaction_read_only off for the user"},
 	{"Error 1290", "it is read-only: want the primary, and read_only off"},
 	{"readonly database", "the file is read-only: want one that the daemon may write"},
-	{"53300", "it has no connections left: raise max_connections, or close some"},
-	{"57P03", "it starts, or shuts down: wait until it accepts connections"},
+	{"SQLSTATE 53300", "it has no connections left: raise max_connections, or close some"},
+	{"SQLSTATE 42703", otherTableAdvice},
+	{"Error 1054", otherTableAdvice},
+	{"no such column", otherTableAdvice},
+	{"SQLSTATE 57P03", "it starts, or shuts down: wait until it accepts connections"},
 }
 
 // sqlAdvice returns what to do about an error, or else the other advice.
 func sqlAdvice(err error, other string) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "it connects, and then does not answer in time: look for a transaction that locks the table, and for what stops the database"
+	}
 	for _, a := range sqlAdvices {
 		if strings.Contains(err.Error(), a.text) {
 			return a.advice

@@ -259,3 +259,14 @@ func TestListenerDrainAfterCloseReturns(t *testing.T) {
 		t.Error("Accept works after Close")
 	}
 }
+
+// A machine that stands still keeps clients and server from speaking, so its pauses do not count as silence.
+func TestListenerDrainForgivesPausesOfTheMachine(t *testing.T) {
+	for slept, want := range map[time.Duration]time.Duration{
+		0: 0, time.Millisecond: 0, 10 * time.Millisecond: 0, 11 * time.Millisecond: time.Millisecond, 10*time.Millisecond + firstReadWait: firstReadWait,
+	} {
+		if got := oversleep(slept); got != want {
+			t.Errorf("of %v asleep %v are forgiven, want %v", slept, got, want)
+		}
+	}
+}

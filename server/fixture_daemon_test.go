@@ -35,7 +35,7 @@ func run(m *testing.M) int {
 }
 
 // testTimeout is far longer than anything takes in a test that passes.
-const testTimeout = time.Minute
+const testTimeout = 5 * time.Minute
 
 // A daemon is a running server under test.
 type daemon struct {

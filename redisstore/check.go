@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"unicode"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/roundtrip"
 	"github.com/penstock-io/penstock/redisstore/internal/respcheck"
 	"github.com/redis/rueidis"
 )
@@ -362,75 +364,35 @@ func (c *checker) roundTrip(calls []Call) {
 	c.store.roundTrip(d, calls)
 }
 
-// Round trips are measured for a while, because a server that stalls now and then is fast in between.
-const (
-	measureFor   = 2 * time.Second
-	measureEvery = 25 * time.Millisecond
-)
-
 // checkClock compares the clocks, and measures round trips.
 func (c *checker) checkClock() {
-	var trips []time.Duration
-	var ahead, shortest time.Duration // the shortest trip tells most about the difference
-	tick := time.NewTicker(measureEvery)
-	defer tick.Stop()
-	for start := time.Now(); time.Since(start) < measureFor; <-tick.C {
+	var ahead time.Duration
+	shortest := time.Duration(math.MaxInt64) // the trip that tells most about the difference
+	trips, err := roundtrip.Measure(c.ctx, func(context.Context) error {
 		begin := time.Now()
 		call := c.eval(timeScript)
 		trip := time.Since(begin)
-		if errors.Is(call.Err, context.DeadlineExceeded) && c.ctx.Err() == nil && len(trips) > 0 {
-			trips = appendTrip(trips, trip) // it answered before
-			break
+		switch {
+		case call.Err != nil:
+			return call.Err
+		case len(call.Reply) != 2:
+			return call.unexpectedReply()
+		case trip < shortest:
+			shortest, ahead = trip, time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trip/2))
 		}
-		if call.Err == nil && len(call.Reply) != 2 {
-			call.Err = call.unexpectedReply()
-		}
-		if call.Err != nil {
-			c.broken("clock", call.Err)
-			return
-		}
-		if len(trips) == 0 || trip < shortest {
-			shortest = trip
-			ahead = time.Unix(call.Reply[0], call.Reply[1]*1000).Sub(begin.Add(trip / 2))
-		}
-		trips = appendTrip(trips, trip)
+		return nil
+	})
+	if err != nil {
+		c.broken("clock", err)
+		return
 	}
 	state, advice := Works, ""
 	if ahead.Abs() > time.Second {
 		state, advice = Degraded, "decisions follow the clock of Redis, those of a fallback the local one: synchronise them"
 	}
 	c.found("clock", state, "differs from this machine's by "+ahead.Round(time.Millisecond).String(), advice)
-	c.findings = append(c.findings, tripFinding(trips, c.timeout))
-}
-
-// appendTrip adds a round trip, and those that would have begun while it lasted: other callers do not wait for it.
-func appendTrip(trips []time.Duration, trip time.Duration) []time.Duration {
-	for ; trip > measureEvery; trip -= measureEvery {
-		trips = append(trips, trip)
-	}
-	return append(trips, trip)
-}
-
-// tripFinding says what round trips mean for a daemon whose calls end after a timeout. If a tenth of them would
-// be cut off, it decides without Redis now and then.
-func tripFinding(trips []time.Duration, timeout time.Duration) Finding {
-	slices.Sort(trips)
-	middle, slowest := trips[len(trips)/2], trips[len(trips)-1]
-	f := Finding{What: "round trip", State: Works, Detail: fmt.Sprintf("%v, the slowest of %d %v", middle.Round(time.Microsecond), len(trips), slowest.Round(time.Microsecond))}
-	late := 0
-	for _, trip := range trips {
-		if trip > timeout {
-			late++
-		}
-	}
-	if late == 0 && middle <= timeout/2 {
-		return f
-	}
-	if f.State = Degraded; 10*late >= len(trips) {
-		f.State = Broken
-	}
-	f.Advice = fmt.Sprintf("calls end after %v, which would have cut off %d of %d: find what stops Redis or the network, or use a closer Redis or a longer timeout", timeout, late, len(trips))
-	return f
+	v := trips.Judge(c.timeout)
+	c.found("round trip", []FindingState{Works, Degraded, Broken}[v.Grade], v.Detail, v.Advice)
 }
 
 // deleteKeys deletes the keys of all calls. Those of one call shared a script, and may be where only such a script finds them.

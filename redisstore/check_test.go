@@ -226,39 +226,3 @@ func answering(t *testing.T, line string) string {
 	t.Helper()
 	return redisproxy.Start(t, replies("HELLO", line, "PING", line, "INFO", line), startServer(t)).URL()
 }
-
-// Calls of other callers do not wait for one that stalls: all that would have begun meanwhile are counted.
-func TestCheckCountsTripsThatWouldHaveBegunMeanwhile(t *testing.T) {
-	trips := redisstore.AppendTrip(nil, 60*time.Millisecond)
-	if want := []time.Duration{60 * time.Millisecond, 35 * time.Millisecond, 10 * time.Millisecond}; !slices.Equal(trips, want) {
-		t.Errorf("got %v, want %v", trips, want)
-	}
-	for range 24 {
-		trips = redisstore.AppendTrip(trips, time.Millisecond)
-	}
-	trips = redisstore.AppendTrip(trips, 400*time.Millisecond) // a stall of 0.4 s within a second
-	if f := redisstore.TripFinding(trips, 100*time.Millisecond); f.State != redisstore.Broken || !strings.Contains(f.Advice, "cut off 12 of 43") {
-		t.Errorf("%+v", f)
-	}
-}
-
-// A server that stalls most of the time is not healthy because it is fast in between.
-func TestCheckCountsRoundTripsThatADaemonCutsOff(t *testing.T) {
-	fast, slow := 66*time.Microsecond, 250*time.Millisecond
-	for _, c := range []struct {
-		slow  int
-		state redisstore.FindingState
-		want  string
-	}{
-		{0, redisstore.Works, "66µs, the slowest of 40 66µs"},
-		{1, redisstore.Degraded, "66µs, the slowest of 40 250ms"},
-		{4, redisstore.Broken, "66µs, the slowest of 40 250ms"},
-		{30, redisstore.Broken, "250ms, the slowest of 40 250ms"},
-	} {
-		trips := slices.Concat(slices.Repeat([]time.Duration{slow}, c.slow), slices.Repeat([]time.Duration{fast}, 40-c.slow))
-		f := redisstore.TripFinding(trips, 100*time.Millisecond)
-		if f.State != c.state || f.Detail != c.want || (f.Advice == "") != (c.slow == 0) || c.slow > 0 && !strings.Contains(f.Advice, fmt.Sprintf("cut off %d of 40", c.slow)) {
-			t.Errorf("%d slow trips: %+v, want %s, %s", c.slow, f, c.state, c.want)
-		}
-	}
-}

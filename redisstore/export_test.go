@@ -237,9 +237,5 @@ func IsRefusal(err error) bool { return refusalOf(err, false) != nil }
 // ScriptsOfCheck are those that Check runs besides the store's own, and one of these.
 var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, timeScript, scriptsOf()[0].take}
 
-// These are functions of Check.
-var (
-	AppendTrip    = appendTrip
-	PassingAdvice = passingAdvice
-	TripFinding   = tripFinding
-)
+// PassingAdvice is a function of Check.
+var PassingAdvice = passingAdvice

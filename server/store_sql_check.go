@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/roundtrip"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/sqlstore"
 )
@@ -51,6 +52,7 @@ func CheckSQL(ctx context.Context, c *Config, create bool) (found []redisstore.F
 		return nil, err
 	}
 	defer func() { _ = db.Close() }()
+	unbounded := ctx
 	ctx, cancel := context.WithTimeout(ctx, c.connectTimeout())
 	defer cancel()
 	add := func(what, detail, advice string, err error) bool {
@@ -89,8 +91,29 @@ func CheckSQL(ctx context.Context, c *Config, create bool) (found []redisstore.F
 		ahead := time.Duration(seconds*1e9) - time.Duration(time.Now().UnixNano())
 		add("clock", "differs from this machine's by "+ahead.Round(time.Millisecond).String(), "", err)
 	}
+	if scheme.dialect != sqlstore.SQLite { // which makes no trips
+		found = append(found, measureSQL(unbounded, db, scheme.dialect, c))
+	}
 	add("fleet", "counters are shared; overrides, penalties and the list of daemons are not: set --nodes", "", nil)
 	return found, nil
+}
+
+// measureSQL measures round trips as the daemon's calls make them.
+func measureSQL(ctx context.Context, db *sql.DB, d sqlstore.Dialect, c *Config) redisstore.Finding {
+	f := redisstore.Finding{What: "round trip", State: redisstore.Broken}
+	trips, err := roundtrip.Measure(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, c.connectTimeout())
+		defer cancel()
+		return lookAtTable(ctx, db, d, c.SQLTable)
+	})
+	if err != nil {
+		f.Detail, f.Advice = serverWords(err), sqlAdvice(err, checkURL)
+		return f
+	}
+	v := trips.Judge(c.SQLTimeout)
+	f.State = []redisstore.FindingState{redisstore.Works, redisstore.Degraded, redisstore.Broken}[v.Grade]
+	f.Detail, f.Advice = v.Detail, v.Advice
+	return f
 }
 
 // missingAdvice is what to do about a table that does not exist: a daemon creates it.

@@ -267,7 +267,7 @@ func (r *Rule) Settings() (lines [][]string) {
 		applies    bool
 		word, text string
 	}{
-		{r.Also != nil, "also", r.alsoText()},
+		{r.Also != nil && !r.isFurther, "also", r.alsoText()},
 		{r.Candidate != nil, "candidate", r.candidateText()},
 		{r.Shadow, "shadow", "counts, but never denies"},
 		{r.Quota, "quota", "denies only if all quota rules of the request are over their limit"},

@@ -171,3 +171,27 @@ func countLines(text string) int {
 	}
 	return n
 }
+
+// Further limits are a setting of the rule that has them, and not of each other.
+func TestSettingsNameFurtherLimitsOnce(t *testing.T) {
+	set := parse(t, "domain: sms\ndescriptors: [{key: phone, limit: 10/1m, also: [20/1d, 30/7d, 40/30d], descriptors: [{key: priority, value: batch, keep_free: 1}]}]")
+	const further = "20/1d, 30/7d, 40/30d"
+	for _, r := range set.Rules() {
+		want := further
+		if r.IsFurther() {
+			want = ""
+		}
+		got := ""
+		for _, line := range r.Settings() {
+			if line[0] == "also" {
+				got += line[1]
+			}
+		}
+		if got != want {
+			t.Errorf("%s: also %q, want %q", r.Name, got, want)
+		}
+	}
+	if n := len(set.Rules()); n != 8 {
+		t.Errorf("%d rules, want four for each of two descriptors", n)
+	}
+}

@@ -38,17 +38,23 @@ func (s *Server) key(r *http.Request) (*KeyState, error) {
 }
 
 // peekOrAct peeks at a key, or refunds or resets it, under all limits of its rule.
+// If the first limit fails, nothing is done; if another does, the rest is done all the same, so that what is left is known.
 func (s *Server) peekOrAct(r *http.Request, k *keyRequest, limits []keyTarget) (*KeyState, error) {
 	if k.cost == 0 && k.id == "" {
 		return s.peek(r.Context(), limits)
 	}
 	ds := make([]penstock.Decision, len(limits))
+	var partial partialError
 	for i, t := range limits {
 		var err error
-		if ds[i], err = s.actOnRecord(r, k, t); err != nil {
-			return nil, halfDone(limits, i, err)
+		if ds[i], err = s.actOnRecord(r, k, t); err != nil && i == 0 {
+			return nil, err
 		}
-		r = r.WithContext(context.WithoutCancel(r.Context())) // a caller that leaves gets all limits or none
+		partial.add(t, err)
+		r = r.WithContext(context.WithoutCancel(r.Context())) // a caller that leaves gets all limits
+	}
+	if partial.cause != nil {
+		return nil, &partial
 	}
 	state, err := s.stateAfter(r.Context(), limits, ds)
 	if err != nil {
@@ -57,12 +63,31 @@ func (s *Server) peekOrAct(r *http.Request, k *keyRequest, limits []keyTarget) (
 	return state, nil
 }
 
-// halfDone returns the error of an action that was carried out under the first limits of a rule only.
-func halfDone(limits []keyTarget, done int, err error) error {
-	if done == 0 {
-		return err
+// A partialError means that an action was carried out under some limits of a rule, and failed under others.
+type partialError struct {
+	done, failed []string // names of rules
+	cause        error    // of the first failure
+}
+
+func (e *partialError) add(t keyTarget, err error) {
+	switch {
+	case t.rule == nil: // a limit in a request is alone
+	case err == nil:
+		e.done = append(e.done, t.rule.Name)
+	default:
+		if e.failed = append(e.failed, t.rule.Name); e.cause == nil {
+			e.cause = err
+		}
 	}
-	return fmt.Errorf("it is done under %s, and not under %s: repeat it with rule=%[2]s: %w", limits[done-1].rule.Name, limits[done].rule.Name, err)
+}
+
+func (e *partialError) Error() string { return e.text(e.cause.Error()) }
+
+func (e *partialError) Unwrap() error { return e.cause }
+
+func (e *partialError) text(cause string) string {
+	return fmt.Sprintf("it is done under %s, and failed under %s, each of which can be repeated by its name as rule: %s",
+		strings.Join(e.done, " and "), strings.Join(e.failed, " and "), cause)
 }
 
 // actOnRecord refunds, settles or resets a key under one limit, with a record in the audit log.
@@ -453,6 +478,10 @@ func problemOf(err error) httplimit.Problem {
 		p.Status = http.StatusBadRequest
 	case isNotFound(err):
 		p.Status = http.StatusNotFound
+	}
+	if partial, ok := errors.AsType[*partialError](err); ok {
+		p = problemOf(partial.cause)
+		p.Detail = partial.text(p.Detail)
 	}
 	return p
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +162,60 @@ func TestKeysSettle(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is done under some limits of a rule only is told, with the names of all of them, and the others are not left out.
+func TestKeysTellWhatIsDoneInPart(t *testing.T) {
+	for _, c := range []struct {
+		action string
+		failed []string // limits under which the store fails
+		cause  error
+		code   int
+		want   []string
+	}{
+		{"POST units=1", []string{"//1d"}, penstock.ErrUnavailable, 503, []string{"done under sms/phone and sms/phone//7d, and failed under sms/phone//1d,", penstock.ErrUnavailable.Error()}},
+		{"POST units=1", []string{"//1d", "//7d"}, penstock.ErrUnavailable, 503, []string{"done under sms/phone, and failed under sms/phone//1d and sms/phone//7d,"}},
+		{"POST settle=b81c&units=1", []string{"//7d"}, penstock.ErrUnknownID, 404, []string{"done under sms/phone and sms/phone//1d, and failed under sms/phone//7d,", "nothing was taken under this ID"}},
+		{"DELETE ", []string{"//1d"}, penstock.ErrUnavailable, 503, []string{"done under sms/phone and sms/phone//7d,"}},
+		{"DELETE ", []string{"phone"}, penstock.ErrUnavailable, 503, []string{`"detail":"` + penstock.ErrUnavailable.Error()}},
+	} {
+		memory, failing := penstock.NewMemory(nil), false
+		store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			if failing && r.Cost != 0 && slices.ContainsFunc(c.failed, func(name string) bool { return strings.HasSuffix(r.Limit.Name, name) }) {
+				return penstock.Decision{}, c.cause
+			}
+			return memory.Take(ctx, r)
+		})
+		e := engine.New(store, nil)
+		set, err := rules.Parse(rules.File{Name: "sms.yaml", Text: []byte("domain: sms\ndescriptors: [{key: phone, limit: 9/1h, also: [20/1d, 30/7d], settle: true}]")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetRules(set)
+		log := newAudit(t, io.Discard)
+		s := newServer(t, e, adminapi.Options{Loopback: true, Audit: log})
+		var result engine.Result
+		ds := []engine.Descriptor{{Entries: []rules.Entry{{Key: "phone", Value: "138"}}, Cost: 2}}
+		if err := e.DecideOn(t.Context(), "sms", engine.Terms{ID: "b81c"}, ds, &result); err != nil || result.OverLimit {
+			t.Fatal(result, err)
+		}
+		failing = true
+		method, query, _ := strings.Cut(c.action, " ")
+		w := send(s, method, "/v1/keys?domain=sms&phone=138&reason=r&"+query)
+		failing = false
+		if text := w.Body.String(); w.Code != c.code || !containsInOrder(text, c.want) {
+			t.Errorf("%s fails under %q: %d %s, want %d and %q", c.action, c.failed, w.Code, text, c.code, c.want)
+		}
+		failures := 0
+		for _, entry := range log.Recent() {
+			if entry.Result != audit.Done {
+				failures++
+			}
+		}
+		if failures != len(c.failed) {
+			t.Errorf("%s fails under %q: %d failures on record", c.action, c.failed, failures)
+		}
+	}
 }
 
 func TestKeysResetOfAnyBytes(t *testing.T) {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,10 +67,36 @@ func (a *alsoTest) call(route string, want ...string) {
 	a.check(route, status == 200, text, want)
 }
 
+// send sends a request to a listener of the daemon that takes, and checks the response.
+func (a *alsoTest) send(listener, path, body string, status int, want ...string) {
+	a.Helper()
+	method := map[bool]string{true: "GET", false: "POST"}[body == ""]
+	got, text := call(a.T, a.taking, listener, method, strings.ReplaceAll(path, "KEY", a.key), strings.ReplaceAll(body, "KEY", a.key))
+	a.check(path, got == status, fmt.Sprint(got, text), want)
+}
+
+// runOnFile runs a command that asks no daemon, in which RULES is the file of rules.
+func (a *alsoTest) runOnFile(command string, code int, want ...string) {
+	a.Helper()
+	file := filepath.Join(a.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, []byte(alsoRules), 0o600); err != nil {
+		a.Fatal(err)
+	}
+	got, text := runAlone(strings.Fields(strings.NewReplacer("RULES", file, "KEY", a.key).Replace(command))...)
+	a.check(command, got == code, text, want)
+}
+
+// runAlone runs a command and returns its exit code and all that it prints.
+func runAlone(words ...string) (int, string) {
+	var out strings.Builder
+	code := run(words, &out, &out)
+	return code, out.String()
+}
+
 func (a *alsoTest) check(what string, ok bool, text string, want []string) {
 	a.Helper()
 	for _, pattern := range want {
-		ok = ok && regexp.MustCompile("(?m)"+pattern).MatchString(text)
+		ok = ok && regexp.MustCompile("(?m)"+strings.ReplaceAll(pattern, "KEY", a.key)).MatchString(text)
 	}
 	if !ok {
 		a.Errorf("%s: got\n%s\nwant %q", what, text, want)
@@ -160,19 +189,114 @@ var alsoTests = map[string]func(a *alsoTest){
 		}
 	},
 	"/v1/explain": func(a *alsoTest) { a.call("GET /v1/explain?domain=sms&phone=KEY", `also`, `5/60d`) },
+	"/v1/live": func(a *alsoTest) {
+		a.call("GET /v1/live?rules=50", `"name":"sms/phone",`, `"name":"sms/phone//60d",`)
+	},
+	"/v1/top": func(a *alsoTest) {
+		a.asked = a.taking
+		a.call("GET /v1/top?by=denied&rule=sms/phone//60d&n=100", `"rule":"sms/phone//60d","key":"phone=KEY"`)
+	},
+	"/rules": func(a *alsoTest) {
+		a.call("GET /rules", `"name": "sms/phone//60d"`, `"name": "also",\n *"text": "5/60d fixed-window"`)
+		if _, text := call(a.T, a.asked, "admin", "GET", "/rules", ""); strings.Count(text, `"name": "also"`) != 3 { // of phone, of batch and of tie
+			a.Errorf("%s: want the further limits once, with the first limit of their rule", text)
+		}
+	},
+	"/rlconfig": func(a *alsoTest) {
+		a.call("GET /rlconfig", `sms.phone: unit=.* requests_per_unit=60,`, `sms.phone: limit="5/60d fixed-window",`)
+	},
+	"/metrics": func(a *alsoTest) {
+		a.asked = a.taking
+		a.call("GET /metrics", `^penstock_decisions_total{.*outcome="allowed".*rule="sms/phone"} [1-9]`, `^penstock_decisions_total{.*outcome="denied".*rule="sms/phone//60d"} [1-9]`)
+	},
+	"/v1/audit": func(a *alsoTest) {
+		a.run("reset --domain sms phone=KEY --reason test", 0)
+		a.call("GET /v1/audit", `(?s)"rule": "sms/phone//60d",[^}]*"key": "phone=KEY".*"rule": "sms/phone",[^}]*"key": "phone=KEY"`)
+	},
+	"/v1/candidates": func(a *alsoTest) {
+		a.asked = a.taking // only it counts
+		a.call("PUT /v1/candidates?rule=sms/phone&limit=2/30d&reason=test", `"limit": "60/30d fixed-window, 5/60d fixed-window"`)
+		a.take() // what another limit of the rule denies says nothing about the candidate
+		a.call("GET /v1/candidates?rule=sms/phone", `"requests": 0,`)
+		a.run("reset --domain sms phone=KEY --reason test", 0)
+		a.awaitTakes(true)
+		a.call("GET /v1/candidates?rule=sms/phone", `"requests": 1,\n *"denied": 0,`)
+		a.call("DELETE /v1/candidates?rule=sms/phone&reason=test")
+	},
+	"override export": func(a *alsoTest) {
+		a.run("override set sms/phone//60d KEY 7/60d --reason test", 0)
+		a.run("override export", 0, `"rule": "sms/phone//60d",\n *"key": "phone=KEY"`)
+	},
+	"top": func(a *alsoTest) {
+		a.asked = a.taking
+		a.run("top --once --view keys --by denied --rule sms/phone//60d", 0, `phone=KEY`)
+		a.run("top --once --filter phone//60d", 0, `sms/phone//60d`)
+	},
+	"rules check": func(a *alsoTest) { a.runOnFile("rules check RULES", 0, `rules`) },
+	"rules explain": func(a *alsoTest) {
+		a.runOnFile("rules explain RULES sms phone=KEY", 0, `^rule +sms/phone$`, `^also +5/60d fixed-window$`)
+	},
+	"replay": func(a *alsoTest) {
+		log := filepath.Join(a.TempDir(), "access.log")
+		line := `203.0.113.9 - - [02/Jan/2026:15:04:05 +0000] "GET / HTTP/1.1" 200 512 "-" "-"` + "\n"
+		if err := os.WriteFile(log, []byte(strings.Repeat(line, 7)), 0o600); err != nil {
+			a.Fatal(err)
+		}
+		a.runOnFile("replay "+log+" --rules RULES --entry phone=address:address --json", 0, `sms/phone//60d`)
+	},
+
+	"http /v1/take": func(a *alsoTest) {
+		a.send("http", "/v1/take", `{"domain": "sms", "descriptors": [{"entries": [{"key": "phone", "value": "KEY"}]}]}`, 429, `"rule": ?"sms/phone//60d"`, `"limit": ?5,`)
+	},
+	"http /v1/settle": func(a *alsoTest) {
+		a.run("reset --domain sms phone=KEY --reason test", 0)
+		a.awaitTakes(true) // until the daemon that takes knows of the reset
+		a.run("reset --domain sms phone=KEY --reason test", 0)
+		const entries = `"domain": "sms", "id": "KEY", "descriptors": [{"entries": [{"key": "phone", "value": "KEY"}], "cost": `
+		a.send("http", "/v1/take", "{"+entries+`5}]}`, 200)
+		a.send("http", "/v1/settle", "{"+entries+`1}]}`, 200, `"rule": ?"sms/phone//60d"`, `"remaining": ?4,`)
+		a.run("peek --domain sms phone=KEY", 0, `4 of 5`, `59 of 60`)
+	},
+	"http /v1/auth": func(a *alsoTest) { a.send("http", "/v1/auth?domain=sms&phone=KEY", "", 429) },
+	"http /json": func(a *alsoTest) {
+		a.send("http", "/json", `{"domain": "sms", "descriptors": [{"entries": [{"key": "phone", "value": "KEY"}]}]}`, 429, `"requestsPerUnit": ?5}`)
+	},
+	"resp penstock.take": func(a *alsoTest) {
+		a.check("PENSTOCK.TAKE", true, respCall(a.T, a.taking, "PENSTOCK.TAKE DOMAIN sms phone "+a.key), []string{`sms/phone//60d`})
+	},
+	"resp penstock.settle": func(a *alsoTest) {
+		a.run("refund --domain sms phone=KEY --units 5 --reason test", 0)
+		a.awaitTakes(true)
+		a.run("refund --domain sms phone=KEY --units 1 --reason test", 0)
+		respCall(a.T, a.taking, "PENSTOCK.TAKE ID r"+a.key+" DOMAIN sms phone "+a.key+" COST 5")
+		a.check("PENSTOCK.SETTLE", true, respCall(a.T, a.taking, "PENSTOCK.SETTLE ID r"+a.key+" DOMAIN sms phone "+a.key+" COST 1"), []string{`sms/phone//60d`})
+		a.run("peek --domain sms phone=KEY", 0, `4 of 5`, `59 of 60`)
+	},
+	"grpc ShouldRateLimit": func(a *alsoTest) {
+		code, text := runAlone("take", "--domain", "sms", "phone="+a.key, "--server", "grpc://"+a.taking.Addr("grpc").String())
+		a.check("take by gRPC", code == exitNegative, text, []string{`remaining=0 limit=5/`})
+	},
+
 	"/v1/overrides": func(a *alsoTest) {
 		a.call(`PUT /v1/overrides {"rule":"sms/phone","key":"KEY","limit":"100/30d","reason":"test"}`, `also sms/phone//60d, which is unchanged`)
 	},
 }
 
-// noKey are the commands and paths without a key.
-var noKey = map[string]bool{
-	"/": true, "/healthz": true, "/readyz": true, "/metrics": true, "/rules": true, "/rlconfig": true, "/v1/live": true, "/v1/top": true,
-	"/v1/permits": true, "/v1/candidates": true, "/v1/audit": true, "/v1/simulate": true, "/v1/simulate/log": true, "/openapi.yaml": true,
-	"override export": true, "rules explain": true, // of files
+// withoutRule are the commands and paths that have nothing of rules or of keys under them.
+var withoutRule = []string{
+	"/", "/healthz", "/readyz", "/openapi.yaml", "http /healthcheck", "http /openapi.yaml",
+	"/v1/permits",      // a rule with further limits holds none
+	"/v1/simulate",     // of a limit in the request
+	"/v1/simulate/log", // of limits in the request; a rule has only the entries that are counted by
+	"bench", "completion", "doctor", "health", "rules import", "rules seal", "serve", "simulate", "version",
+	"ratelimit",                                                                                                    // serves what serve does
+	"resp cl.throttle", "resp get", "resp ttl", "resp pttl", "resp exists", "resp type", "resp del", "resp unlink", // of limits in requests
+	"resp flushall", "resp flushdb", "resp ping", "resp echo", "resp hello", "resp auth", "resp select", "resp client", "resp reset", "resp quit",
+	"resp command", "resp config", "resp info", "resp cluster", "resp readonly",
 }
 
-// Every command and every path of the admin API that takes a key means all limits of its rule.
+// Every command, and every path and command of all APIs but Envoy's quota service, which refuses such rules, knows all
+// limits of a rule.
 func TestEachCommandKnowsFurtherLimits(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		d := serveInProcess(t, "memory:", alsoRules)
@@ -186,13 +310,22 @@ func TestEachCommandKnowsFurtherLimits(t *testing.T) {
 
 func runAlsoTests(t *testing.T, taking, asked *server.Server) {
 	n := 0
-	for _, name := range keyedNames(t, asked) {
+	names := allNames(t, asked)
+	for name := range alsoTests {
+		if !slices.Contains(names, name) {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for _, name := range names {
 		test := alsoTests[name]
-		if test == nil {
-			t.Errorf("%s takes a key: say in alsoTests what it does with a rule that has two limits", name)
+		switch {
+		case slices.Contains(withoutRule, name):
+			continue
+		case test == nil:
+			t.Errorf("%s: say in alsoTests what it does with a rule that has two limits", name)
 			continue
 		}
-		t.Run(strings.TrimPrefix(name, "/"), func(t *testing.T) {
+		t.Run(strings.ReplaceAll(name, "/", " "), func(t *testing.T) {
 			n++
 			a := &alsoTest{t, taking, asked, fmt.Sprintf("key%d", n)}
 			for range 5 {
@@ -204,29 +337,50 @@ func runAlsoTests(t *testing.T, taking, asked *server.Server) {
 	}
 }
 
-// keyedNames returns the commands whose arguments or flags name a key, and the paths of the admin listener.
-func keyedNames(t *testing.T, d *server.Server) (names []string) {
+// allNames returns the commands that can be run, the paths of the admin listener, and those, methods and commands of the
+// other listeners after the listener's name.
+func allNames(t *testing.T, d *server.Server) (names []string) {
 	t.Helper()
 	for c := range allCommands(rootCommand()) {
-		name := strings.TrimPrefix(c.CommandPath(), "penstock ")
-		if strings.Contains(c.Use, "KEY") || c.Flags().Lookup("key") != nil || name == "override import" {
-			names = append(names, name)
+		if c.HasParent() && !c.HasSubCommands() {
+			names = append(names, strings.TrimPrefix(c.CommandPath(), "penstock "))
 		}
 	}
 	_, index := call(t, d, "admin", "GET", "/", "")
-	for _, m := range regexp.MustCompile(`(?m)^/\S*`).FindAllString(index, -1) {
-		names = append(names, m)
+	_, spec := call(t, d, "http", "GET", "/openapi.yaml", "")
+	names = append(names, regexp.MustCompile(`(?m)^/\S*`).FindAllString(index, -1)...)
+	for _, m := range regexp.MustCompile(`(?m)^  (/\S*):$`).FindAllStringSubmatch(spec, -1) {
+		names = append(names, "http "+m[1])
 	}
-	if len(names) < 20 {
-		t.Fatalf("only %q: the search is broken", names)
+	for _, m := range regexp.MustCompile(`\$\d+\r\n(\S+)\r\n`).FindAllStringSubmatch(respCall(t, d, "COMMAND LIST"), -1) {
+		names = append(names, "resp "+m[1])
 	}
-	kept := names[:0]
-	for _, name := range names {
-		if !noKey[name] {
-			kept = append(kept, name)
+	names = append(names, "grpc ShouldRateLimit")
+	for _, name := range append(withoutRule, "peek") {
+		if !slices.Contains(names, name) {
+			t.Fatalf("no %q in %q: the search is broken, or the list", name, names)
 		}
 	}
-	return kept
+	slices.Sort(names)
+	return names
+}
+
+// respCall sends an inline command to the RESP listener and returns the replies, as they are.
+func respCall(t *testing.T, d *server.Server, command string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", d.Addr("resp").String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err = conn.Write([]byte(command + "\r\nQUIT\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Of two limits that have as little left, the answer tells the one that lasts longer.

@@ -27,7 +27,7 @@ func serveInProcess(t *testing.T, store, rules string) *server.Server {
 	}
 	const free = "127.0.0.1:0"
 	config, err := server.LoadConfig(map[string]string{
-		"grpc": "", "http": free, "resp": "", "admin": free, "rules": file, "store": store, "deny-cache": "false", "redis-timeout": waitTimeout.String(),
+		"grpc": free, "http": free, "resp": free, "admin": free, "rules": file, "store": store, "deny-cache": "false", "redis-timeout": waitTimeout.String(),
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -160,6 +160,7 @@ type sight struct {
 	Rows     []int    // after each poll, and none where the view shows an error
 	Repeated []string // elements of a list whose item has the same id as another
 	Denied   []string // keys that are denied more often than they asked
+	Split    []string // names, places and addresses in tables that are broken elsewhere than behind a slash
 	Width    int64    // of what the view contains
 }
 
@@ -167,6 +168,11 @@ type sight struct {
 const look = `(async (hash) => {
 	const wait = async (condition) => { while (!condition()) await new Promise((resolve) => setTimeout(resolve, 2)); };
 	const number = (e) => Number((e?.textContent ?? '').replace(/\D/g, ''));
+	const lines = (node) => {
+		const range = document.createRange();
+		range.selectNodeContents(node);
+		return new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size;
+	};
 	location.hash = hash;
 	const rows = [];
 	for (let i = 0; i < 3; i++) {
@@ -179,6 +185,8 @@ const look = `(async (hash) => {
 		Rows: document.querySelector('.banner, .problem:not([hidden])') ? [] : rows,
 		Repeated: [...document.querySelectorAll('*')].map((e) => e.reconcileKey).filter((k) => k !== undefined && !k.startsWith('0 ')),
 		Denied: [...document.querySelectorAll('.ranking li')].filter((li) => number(li.querySelector('[data-count=denied] b')) > number(li.querySelector('[data-count=asked] b'))).map((li) => li.innerText),
+		Split: [...document.querySelectorAll(':is(.audit, .overrides, .tree, .rule-rows) :is(td, th):not(.reason):not(:last-child) *, .table td')].flatMap((e) => [...e.childNodes])
+			.filter((n) => n.nodeType === Node.TEXT_NODE && /^[^\s\p{sc=Han}]{1,22}$/u.test(n.data) && n.parentElement.checkVisibility() && lines(n) > 1).map((n) => n.data),
 		Width: document.documentElement.scrollWidth,
 	};
 })`
@@ -238,6 +246,9 @@ func (tb *tab) checkSight(t *testing.T, address string, width int64) {
 	}
 	if len(seen.Denied) > 0 {
 		t.Errorf("%s at %d px: denied more often than they asked: %q", address, width, seen.Denied)
+	}
+	if len(seen.Split) > 0 {
+		t.Errorf("%s at %d px breaks %q in the middle", address, width, seen.Split)
 	}
 	if seen.Width > width {
 		t.Errorf("%s at %d px is %d px wide: %q", address, width, seen.Width, evaluate[[]string](t, tb, outside))

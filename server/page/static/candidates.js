@@ -4,7 +4,7 @@ import { act, undoReason } from './actions.js';
 import { address } from './address.js';
 import { put, remove } from './api.js';
 import { shareBar } from './chart.js';
-import { card, el, field, keyNode, reconcile } from './dom.js';
+import { breakable, card, el, field, keyNode, reconcile } from './dom.js';
 import { percent, time } from './format.js';
 import { t, tn } from './language.js';
 import { limitText } from './live.js';
@@ -59,7 +59,7 @@ export function candidateList(context) {
 			el('button', { type: 'button', name: 'change', onclick: () => tryCandidate(context, { name: item.of.rule }, item.of) }, t('Change')),
 			el('button.danger', { type: 'button', name: 'end', onclick: () => endCandidate(context, item.of) }, t('End')));
 		const keep = el('p.keep');
-		const item = el('article.candidate', el('header', el('strong', first.rule), about),
+		const item = el('article.candidate', el('header', el('strong', breakable(first.rule)), about),
 			rows.map((r) => el('div.compared', el('span.muted', r.title), r.limit, r.bar, r.text)), keys, keep, acts);
 		Object.assign(item, { rows, about, keys, keep, acts });
 		return item;

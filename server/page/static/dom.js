@@ -89,7 +89,7 @@ export function reconcile(node, items, keyOf, make, update) {
 const hiddenText = /([\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]+|^ +| +$| {2,}|(?<==) +(?=\|))/u;
 
 // breakable returns a text whose lines break between the entries of a key, and between the parts of a name or path.
-export const breakable = (text) => text.split(/(?<=[|/])/).flatMap((part) => [part, el('wbr')]);
+export const breakable = (text) => text.split(/(?<=[|/])(?!\/)/).flatMap((part, i) => (i === 0 ? [part] : [el('wbr'), part]));
 
 // keyNode shows a key, which can be any text. Hidden characters are shown by their numbers, everything else verbatim.
 export function keyNode(key) {

@@ -404,7 +404,7 @@ function auditRow(e) {
 		el('td.nowrap', time(e.time)),
 		el('td', e.actor?.name || word(e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),
 		el('td.nowrap', word(e.action), el('span.sub.muted', e.api === 'admin' ? '' : e.api)),
-		el('td', ofRule ? '' : keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', target.rule ?? target.limit ?? '')),
+		el('td', ofRule ? '' : keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', breakable(target.rule ?? target.limit ?? ''))),
 		el('td.change', change, el('span.sub.muted', e.units ? t('{n} unit|{n} units', { n: e.units }) : e.after?.expires ? t('until {time}', { time: time(e.after.expires) }) : '')),
 		el('td.reason', e.reason ?? ''),
 		el('td', el('span', { class: `tag ${kind}` }, word(e.result)), el('span.sub.muted', e.detail ?? '')));

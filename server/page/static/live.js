@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { latencyRange, rateChart, shareBar, sparkline } from './chart.js';
-import { card, el, reconcile, segmented, setAttribute, setEmpty, setText, table } from './dom.js';
+import { breakable, card, el, reconcile, segmented, setAttribute, setEmpty, setText, table } from './dom.js';
 import { bytes, compact, integer, percent, rate, seconds, time } from './format.js';
 import { t, word } from './language.js';
 
@@ -175,7 +175,7 @@ export function open(root, context) {
 		const denied = shareBar('denied'), shadow = shareBar('shadow');
 		const row = el('tr', null,
 			el('th', { scope: 'row' },
-				el('a.rule-link', { href: `#/keys?${new URLSearchParams({ rule: rule.name === '' ? '-' : rule.name })}` }, rule.name === '' ? t('limits in requests') : rule.name),
+				el('a.rule-link', { href: `#/keys?${new URLSearchParams({ rule: rule.name === '' ? '-' : rule.name })}` }, rule.name === '' ? t('limits in requests') : breakable(rule.name)),
 				el('code.rule-limit'), el('span.tag.shadow', { hidden: true }, t('shadow'))),
 			el('td.wide'), el('td.numeric'), el('td.numeric'),
 			el('td.numeric.share', denied, el('span')), el('td.numeric.share', shadow, el('span')), el('td.numeric'));

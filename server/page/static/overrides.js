@@ -3,7 +3,7 @@
 import { endOverride, overrideReason, setOverride } from './actions.js';
 import { address } from './address.js';
 import { get } from './api.js';
-import { card, el, keyNode, reconcile, setEmpty, setText, table } from './dom.js';
+import { breakable, card, el, keyNode, reconcile, setEmpty, setText, table } from './dom.js';
 import { time } from './format.js';
 import { t } from './language.js';
 
@@ -37,7 +37,7 @@ export function open(root, context) {
 	}
 
 	function newRow(o) {
-		const row = el('tr', el('td', o.rule), el('td', el('a', { href: address('keys', { key: o.key, keyrule: o.rule }) }, keyNode(o.key))),
+		const row = el('tr', el('td', breakable(o.rule)), el('td', el('a', { href: address('keys', { key: o.key, keyrule: o.rule }) }, keyNode(o.key))),
 			el('td', o.limit === 'ban' ? el('span.tag.denied', t('ban')) : el('code', o.limit)), el('td.nowrap'), el('td.nowrap'), el('td.reason'),
 			el('td.end-cell', el('div.acts',
 				el('button', { type: 'button', name: 'change', onclick: () => setOverride(context, { rule: o.rule, key: o.key, limit: o.limit }, row.override) }, t('Change')),

@@ -184,9 +184,10 @@ func (s *Store) flush(b *batch) {
 	d := s.deadlineAfter(context.Background(), b.takes[0].base().start, s.timeout)
 	defer d.stop()
 	call := &b.calls[0]
-	held, err := false, s.inflight.admitBatch(d)
+	held := false
+	parts, err := s.inflight.admitBatch(d, b.weight, b.takes[0].base().queue.maxBatch)
 	if err == nil {
-		defer func() { <-s.inflight.batches }()
+		defer s.inflight.endBatch(parts)
 		held, err = s.inflight.acquire(d)
 	}
 	switch b.encode(s); { // not earlier: callers may have left during the wait for a slot

@@ -101,6 +101,17 @@ func (d *deadline) waitIn(queue *inflightLimiter) {
 	d.queue = queue
 }
 
+// endWait says that the calls have their slots. Their time begins anew if they have waited, and not before: otherwise it would
+// begin with each slot that another call leaves because Redis hangs.
+func (d *deadline) endWait() {
+	d.mu.Lock()
+	waited := d.queue != nil
+	d.mu.Unlock()
+	if waited {
+		d.set(time.Now(), d.timeout, d.latest)
+	}
+}
+
 // sendTo says to which nodes the calls are about to be sent.
 func (d *deadline) sendTo(nodes uint64) {
 	d.mu.Lock()
@@ -127,7 +138,7 @@ func (d *deadline) expire() {
 	switch late := now.Sub(d.due); {
 	case late < 0 || d.due.IsZero(): // the timer was set again, or stopped
 	case !now.Before(d.latest):
-		d.isBusy = d.progressed(d.due) // and not now: this process may be late
+		d.isBusy = d.wasBusy(d.due) // and not now: this process may be late
 		d.end()
 	case due.After(now):
 		d.wasLate = false
@@ -172,6 +183,12 @@ func (d *deadline) progressed(end time.Time) bool {
 		return d.answers.latest().After(since)
 	}
 	return d.answers.near(d.sentAt, d.nodes).After(since)
+}
+
+// wasBusy reports whether Redis answered others until the time of the calls was up. They may have been sent a moment before,
+// so that it has had no timeout to answer them.
+func (d *deadline) wasBusy(end time.Time) bool {
+	return d.progressed(end) || !d.limited && d.lastProgress(end).After(end.Add(-d.timeout))
 }
 
 // batchTime is how long Redis needs for a batch, at most, unless it is very slow.

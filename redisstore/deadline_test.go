@@ -130,6 +130,10 @@ func TestDeadlineLasts(t *testing.T) {
 			log.note(5, d.sentAt)
 		}, lasts: true},
 		{name: "it took too long", before: func(d *deadline, log *answerLog) { log.note(0, d.sentAt) }, age: maxTimeouts, busy: true},
+		{name: "it was sent a moment before, and Redis has answered others", before: func(d *deadline, log *answerLog) {
+			log.note(0, d.sentAt)
+			d.sendAgain()
+		}, age: maxTimeouts, busy: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(time.Hour) // of the store

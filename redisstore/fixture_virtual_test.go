@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,7 +11,8 @@ import (
 
 // A virtualRedis is a client and its servers in virtual time, for tests of thousands of callers. Each node carries out
 // one script after the other, which takes a while for the script and for each of its keys, and answers the calls of a
-// connection in their order. It knows the scripts that take from, peek at and refund fixed windows, one key, a batch
+// connection in their order. As Redis does, it serves its connections in turns, of each as much as it reads at once, and
+// sends the answers after the last. It knows the scripts that take from, peek at and refund fixed windows, one key, a batch
 // or several, and once under an ID.
 type virtualRedis struct {
 	perKey  time.Duration
@@ -35,15 +37,28 @@ type virtualNode struct {
 }
 
 type virtualCall struct {
-	call *Call
+	call *Call // of the client, which uses it again when it has left
+	own  Call  // what was sent, and the reply to it
 	done chan struct{}
 
 	mu   sync.Mutex
 	left bool
 }
 
-// perTurn is how many calls of a connection a node reads at once.
-const perTurn = 5
+// perTurn is how many bytes of a connection a node reads at once.
+const perTurn = 16 << 10
+
+// size returns about how many bytes a call is sent in.
+func (c *virtualCall) size() (bytes int) {
+	const command, header = 60, 6
+	bytes = command
+	for _, list := range [][]string{c.own.Keys, c.own.Args} {
+		for _, text := range list {
+			bytes += header + len(text)
+		}
+	}
+	return bytes
+}
 
 // newVirtualRedis starts servers that serve until ctx ends.
 func newVirtualRedis(ctx context.Context, perKey time.Duration, nodes, conns int) *virtualRedis {
@@ -77,7 +92,7 @@ func (v *virtualRedis) ownerOf(slot uint16) int { return int(slot) * len(v.nodes
 func (v *virtualRedis) Do(ctx context.Context, calls []Call) {
 	sent := make([]*virtualCall, len(calls))
 	for i := range calls {
-		sent[i] = &virtualCall{call: &calls[i], done: make(chan struct{})}
+		sent[i] = &virtualCall{call: &calls[i], own: sentCall(&calls[i]), done: make(chan struct{})}
 		v.nodes[v.ownerOf(slotOf(calls[i].Keys[0]))].send(sent[i])
 	}
 	for _, c := range sent {
@@ -89,6 +104,10 @@ func (v *virtualRedis) Do(ctx context.Context, calls []Call) {
 	}
 }
 
+func sentCall(c *Call) Call {
+	return Call{Script: c.Script, Keys: slices.Clone(c.Keys), Args: slices.Clone(c.Args)}
+}
+
 // leave ends the wait for an answer. The call is carried out all the same.
 func (c *virtualCall) leave(err error) {
 	c.mu.Lock()
@@ -98,8 +117,7 @@ func (c *virtualCall) leave(err error) {
 		return
 	default:
 	}
-	own := Call{Script: c.call.Script, Keys: append([]string(nil), c.call.Keys...), Args: append([]string(nil), c.call.Args...)}
-	c.call.Err, c.call, c.left = err, &own, true
+	c.call.Err, c.left = err, true
 }
 
 func (n *virtualNode) send(c *virtualCall) {
@@ -131,18 +149,22 @@ func (n *virtualNode) fail(hang bool, lost ...int) {
 
 func (n *virtualNode) serve(ctx context.Context) {
 	for {
-		served := false
+		var served []*virtualCall
 		for conn := range n.conns {
-			for range perTurn {
+			for room := perTurn; room > 0; {
 				c := n.next(conn)
 				if c == nil {
 					break
 				}
-				served = true
+				room -= c.size()
 				n.carryOut(c)
+				served = append(served, c)
 			}
 		}
-		if served {
+		for _, c := range served {
+			c.answer()
+		}
+		if len(served) > 0 {
 			continue
 		}
 		select {
@@ -165,18 +187,20 @@ func (n *virtualNode) next(conn int) *virtualCall {
 }
 
 func (n *virtualNode) carryOut(c *virtualCall) {
-	c.mu.Lock()
-	name, keys := c.call.Script.Name, len(c.call.Keys)
-	c.mu.Unlock()
-	if name != "probe" {
-		<-time.After(perScript + time.Duration(keys)*n.redis.perKey)
+	if c.own.Script.Name != "probe" {
+		<-time.After(perScript + time.Duration(len(c.own.Keys))*n.redis.perKey)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.execute(c.call)
+	n.execute(&c.own)
+}
+
+// answer ends the wait for the answer, if there is one.
+func (c *virtualCall) answer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if !c.left {
+		c.call.Reply = append(c.call.Reply, c.own.Reply...)
 		close(c.done)
 	}
 }

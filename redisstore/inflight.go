@@ -16,7 +16,8 @@ import (
 // Redis answers again.
 type inflightLimiter struct {
 	slots      chan struct{}
-	batches    chan struct{} // slots of batches, of which each has many steps
+	batches    chan struct{} // parts of batches
+	turn       chan struct{} // of the batch that takes its parts
 	maxSilence time.Duration // within which a silent connection is closed
 	mu         sync.Mutex
 	abandoned  atomic.Int64 // changed under mu
@@ -32,7 +33,7 @@ var errTooManyCalls = errors.New("too many calls in flight (MaxCalls)")
 
 func newInflightLimiter(slots int, maxSilence time.Duration) *inflightLimiter {
 	return &inflightLimiter{
-		slots: make(chan struct{}, slots), batches: make(chan struct{}, max(slots/maxBatch, 1)),
+		slots: make(chan struct{}, slots), batches: make(chan struct{}, max(slots/maxBatch, 1)), turn: make(chan struct{}, 1),
 		maxSilence: maxSilence, start: time.Now(),
 	}
 }
@@ -51,27 +52,52 @@ func (l *inflightLimiter) acquire(d *deadline) (held bool, err error) {
 	if l.mayProbe() {
 		return false, nil
 	}
-	err = l.wait(d, l.slots)
-	return err == nil, err
+	if err = l.wait(d, l.slots); err != nil {
+		return false, err
+	}
+	d.endWait()
+	return true, nil
 }
 
-// admitBatch waits for a slot of a batch, which needs one of a call as well.
-func (l *inflightLimiter) admitBatch(d *deadline) error {
-	select {
-	case l.batches <- struct{}{}:
-		return nil
-	default:
-		return l.wait(d, l.batches)
+// batchParts is how many parts a full batch has; a small one has fewer. Redis carries out what it has read of all
+// connections before it sends an answer, so what is in flight must take much less than a timeout: of 2048 calls
+// four full batches, or 32 small ones.
+const batchParts = 8
+
+// admitBatch waits for the parts of a batch, which needs the slot of a call as well, and returns how many these are.
+func (l *inflightLimiter) admitBatch(d *deadline, weight, most int) (parts int, err error) {
+	if err = l.wait(d, l.turn); err != nil {
+		return 0, err
+	}
+	defer func() { <-l.turn }()
+	for need := min((batchParts*weight+most-1)/most, cap(l.batches)); parts < need; parts++ {
+		if err = l.wait(d, l.batches); err != nil {
+			l.endBatch(parts)
+			return 0, err
+		}
+	}
+	d.endWait()
+	return parts, nil
+}
+
+// endBatch frees the parts of a batch.
+func (l *inflightLimiter) endBatch(parts int) {
+	for range parts {
+		<-l.batches
 	}
 }
 
-// wait waits for a slot, until the deadline or longer: see [deadline.expire].
+// wait waits for a slot if there is none, until the deadline or longer: see [deadline.expire].
 func (l *inflightLimiter) wait(d *deadline, slots chan struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	default:
+	}
 	d.waitIn(l)
 	select {
 	case slots <- struct{}{}:
 		if d.ended() == nil {
-			d.set(time.Now(), d.timeout, d.latest)
 			return nil
 		}
 		<-slots // both had happened: the caller has left, and is not charged

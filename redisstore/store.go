@@ -86,7 +86,7 @@ type Options struct {
 	Timeout time.Duration
 
 	// MaxCalls is how many calls may be in flight at once, at most 65536. A
-	// batch is one call, and at most a 64th of them are batches. Further calls wait,
+	// batch is one call, and at most a 64th of them are batches, or a 512th if these are full. Further calls wait,
 	// as long as Redis answers, and not past their contexts. One that was not sent is not charged. Default: 2048.
 	MaxCalls int
 

@@ -319,7 +319,8 @@ func (rc *rueidisClient) translateError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rueidis.ErrClosing) && rc.current.Load() == nil:
 		return errClosed
-	case errors.Is(err, rueidis.ErrClosing) && rc.neverWritten(ctx), errors.Is(err, rueidis.ErrNoSlot):
+	case errors.Is(err, rueidis.ErrClosing) && rc.neverWritten(ctx), errors.Is(err, rueidis.ErrNoSlot),
+		errors.Is(err, context.Canceled) && ctx.Err() == nil: // of the caller that was opening the connection for others, too
 		return fmt.Errorf("%w: %w", dialer.ErrNotSent, err)
 	}
 	return withCode(err)

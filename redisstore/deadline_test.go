@@ -170,3 +170,18 @@ func TestDeadlineTimerFiresWhileItIsReused(t *testing.T) {
 	}
 	late.Wait()
 }
+
+// A caller that leaves while it opens a connection, for which others wait, says nothing about their calls.
+func TestCallIsRepeatedIfAnotherCallerLeavesItsConnection(t *testing.T) {
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for _, test := range []struct {
+		ctx  context.Context
+		want bool
+	}{{t.Context(), true}, {left, false}} {
+		c := Call{Err: (&rueidisClient{}).translateError(test.ctx, context.Canceled)}
+		if got := c.retryable(); got != test.want {
+			t.Errorf("own context %v: %v is repeated: %t, want %t", test.ctx.Err(), c.Err, got, test.want)
+		}
+	}
+}

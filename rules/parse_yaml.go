@@ -58,7 +58,8 @@ func (r *reader) readDocument(text []byte) *yaml.Node {
 			break
 		}
 		if err != nil && i > 0 && r.allowDuplicates {
-			r.warn(0, "second YAML document in the file, which is not valid: only the first is read")
+			line, _ := yamlerror.Locate(text, err)
+			r.warn(line, "second YAML document in the file, which is not valid: only the first is read")
 			return docs[0].Content[0]
 		}
 		if err != nil {
@@ -132,9 +133,23 @@ func (r *reader) allFields(n *yaml.Node, depth int, anyKey bool) []field {
 		}
 		if before, ok := fs.add(field{name: key.Value, line: line, value: value}); !ok {
 			r.duplicate(line, "duplicate key '%s', first on line %d", excerpt(key.Value), before.line)
+			if r.allowDuplicates && !anyKey {
+				fs.add(field{name: key.Value, line: line, value: joined(before.value, value)})
+			}
 		}
 	}
 	return fs.list
+}
+
+// joined returns the second of two values of one name, with the fields of the first that it lacks if both are
+// maps: envoyproxy/ratelimit reads the second into what it has read of the first.
+func joined(first, second *yaml.Node) *yaml.Node {
+	if first.Kind != yaml.MappingNode || second.Kind != yaml.MappingNode {
+		return second
+	}
+	both := *second
+	both.Content = slices.Concat([]*yaml.Node{{Kind: yaml.ScalarNode, Tag: "!!merge", Value: "<<", Line: first.Line}, first}, second.Content)
+	return &both
 }
 
 // merge adds the fields of the maps that << names. If several have a field, the first

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -48,21 +47,17 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 	return c, c.check()
 }
 
-// RatelimitVariables returns those variables of an environment by which envoyproxy/ratelimit
-// is told from other programs.
-func RatelimitVariables(environ []string) (names []string) {
+// RatelimitVariables returns those variables of an environment that envoyproxy/ratelimit often has, and
+// whether the environment is meant for it: many machines have a REDIS_URL for other programs.
+func RatelimitVariables(environ []string) (names []string, isMeant bool) {
 	return ratelimit.TellingVariables(environ)
 }
 
-// IsRatelimitEnvironment reports whether an environment is meant for envoyproxy/ratelimit. Only
-// RUNTIME_ROOT says so alone: many machines have a REDIS_URL for other programs.
-func IsRatelimitEnvironment(environ []string) bool {
-	names := RatelimitVariables(environ)
-	return len(names) > 1 || slices.Contains(names, "RUNTIME_ROOT")
+// HasOwnSource reports whether the settings name rules or a store, also [Config.Store]'s default if a
+// variable or the config file does.
+func (c *Config) HasOwnSource() bool {
+	return c.hasRules() || c.Store != memoryURL || c.Origins["store"] != ""
 }
-
-// HasOwnSource reports whether the settings name rules or a store.
-func (c *Config) HasOwnSource() bool { return c.hasRules() || c.Store != memoryURL }
 
 // role returns the role of envoyproxy/ratelimit, or an empty one.
 func (c *Config) role() *ratelimit.Role {

@@ -109,12 +109,13 @@ func (f *connectFlags) settings() (*server.Config, error) {
 	if f.config != "" {
 		flags["config"] = f.config
 	}
-	if environ := os.Environ(); len(server.RatelimitVariables(environ)) > 0 {
+	environ := os.Environ()
+	if _, isMeant := server.RatelimitVariables(environ); isMeant {
 		if c, err := server.LoadRatelimitConfig(flags, environ); err == nil { // penstock ratelimit says what is wrong
 			return c, nil
 		}
 	}
-	return server.MergeSettings(flags, os.Environ())
+	return server.MergeSettings(flags, environ)
 }
 
 // readToken returns the token of the flags, or else that of the settings.

@@ -38,8 +38,8 @@ ports, pages, statistics and answers (--compat envoy). A program of this name, a
 
 Flags, PENSTOCK_ variables and the config file override the variables; penstock serve
 --help lists them. Variables that have no effect are logged, with the reason. Counters
-begin anew. Serve does the same if it finds these variables, and no rules or store of its
-own.`,
+begin anew. Serve does the same if it finds RUNTIME_ROOT, RUNTIME_SUBDIRECTORY,
+REDIS_SOCKET_TYPE or CONFIG_TYPE=GRPC_XDS_SOTW, and no rules or store of its own.`,
 	})
 	for _, s := range server.Settings {
 		_ = c.Flags().MarkHidden(s.Name) // penstock serve --help lists them
@@ -52,22 +52,23 @@ own.`,
 // would limit nothing without its variables. A server with rules or a store of its own has a manifest
 // of its own.
 func loadServe(flags map[string]string, environ []string) (*server.Config, error) {
-	c, err := server.LoadConfig(flags, environ)
-	if err != nil || c.HasOwnSource() || !server.IsRatelimitEnvironment(environ) {
-		return c, err
+	c, err := server.MergeSettings(flags, environ)
+	names, isMeant := server.RatelimitVariables(environ)
+	if _, hasStore := flags["store"]; err != nil || !isMeant || hasStore || c.HasOwnSource() {
+		return server.LoadConfig(flags, environ)
 	}
 	if c, err = server.LoadRatelimitConfig(flags, environ); err != nil {
 		return nil, fmt.Errorf("in place of envoyproxy/ratelimit, because its variables are set: %w", err)
 	}
 	c.Ratelimit.Notes = append(c.Ratelimit.Notes, "serving in place of envoyproxy/ratelimit, as penstock ratelimit does, because of its variables: "+
-		strings.Join(server.RatelimitVariables(environ), ", ")+"; with --rules or --store they have no effect")
+		strings.Join(names, ", ")+"; with --rules or --store they have no effect")
 	return c, nil
 }
 
 // warnOfRatelimit returns what to tell an operator who set variables of envoyproxy/ratelimit, but
 // started serve, which does not read them; "" if there are none.
 func warnOfRatelimit(environ []string) string {
-	names := server.RatelimitVariables(environ)
+	names, _ := server.RatelimitVariables(environ)
 	if len(names) == 0 {
 		return ""
 	}

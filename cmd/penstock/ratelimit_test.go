@@ -40,16 +40,22 @@ func TestServeTakesThePlaceOfEnvoyRatelimit(t *testing.T) {
 		{environ: "REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379", acts: true},
 		{environ: "REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit USE_STATSD=false", acts: true},
 		{environ: "REDIS_URL=redis:6379 REDIS_SOCKET_TYPE=tcp CONFIG_TYPE=GRPC_XDS_SOTW", acts: true},
+		{environ: "REDIS_TYPE=CLUSTER REDIS_URL=a:1,b:2 RUNTIME_SUBDIRECTORY=ratelimit", acts: true},
+		{environ: "CONFIG_TYPE=GRPC_XDS_SOTW", acts: true},
 		{environ: "RUNTIME_ROOT=/data PENSTOCK_NODES=3 PENSTOCK_LOG_LEVEL=info", acts: true},
 		{flags: "http=:1", environ: "RUNTIME_ROOT=/data", acts: true},
 		{environ: "PATH=/bin"},
 		{environ: "REDIS_URL=redis://redis:6379"},
 		{environ: "REDIS_URL=redis://redis:6379 REDIS_SOCKET_TYPE="},
+		{environ: "REDIS_URL=redis://redis:6379 USE_STATSD=true BACKEND_TYPE=s3 CONFIG_TYPE=production PORT=5000 HOST=web"},
+		{environ: "BACKEND_TYPE=memcache CONFIG_TYPE=FILE"},
 		{environ: "RUNTIME_ROOT= CONFIG_TYPE="},
 		{flags: "rules=/rules", environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379"},
 		{environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379 PENSTOCK_RULES=/rules"},
 		{environ: "RUNTIME_ROOT=/data PENSTOCK_RULES_XDS=grpc://xds:1"},
 		{flags: "store=redis://redis:6379", environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379"},
+		{flags: "store=memory:", environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379"},
+		{environ: "RUNTIME_ROOT=/data REDIS_URL=redis:6379 PENSTOCK_STORE=memory:"},
 	} {
 		flags := map[string]string{}
 		if name, text, ok := strings.Cut(c.flags, "="); ok {
@@ -64,6 +70,19 @@ func TestServeTakesThePlaceOfEnvoyRatelimit(t *testing.T) {
 			t.Errorf("%+v: acts as penstock ratelimit: %v", c, acts)
 		} else if acts && !strings.HasPrefix(config.Ratelimit.Notes[len(config.Ratelimit.Notes)-1], "serving in place of envoyproxy/ratelimit") {
 			t.Errorf("%+v: notes %q do not say so", c, config.Ratelimit.Notes)
+		}
+	}
+}
+
+// Commands look for the server where serve would have it: a REDIS_URL of another program moves no listener.
+func TestCommandsFindTheServerThatServeStarts(t *testing.T) {
+	t.Setenv("DEBUG_PORT", "6071")
+	t.Setenv("REDIS_URL", "redis://redis:6379")
+	for socketType, want := range map[string]string{"": "127.0.0.1:6070", "tcp": "0.0.0.0:6071"} {
+		t.Setenv("REDIS_SOCKET_TYPE", socketType)
+		c, err := (&connectFlags{}).settings()
+		if err != nil || c.Admin.Addr != want {
+			t.Errorf("REDIS_SOCKET_TYPE=%q: admin listener %q %v, want %s", socketType, c.Admin.Addr, err, want)
 		}
 	}
 }

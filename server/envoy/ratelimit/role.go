@@ -98,17 +98,21 @@ func ReadEnvironment(environ []string) (*Role, error) {
 	return e.role, e.apply()
 }
 
-// TellingVariables returns those variables of an environment by which envoyproxy/ratelimit
-// is told from other programs.
-func TellingVariables(environ []string) (names []string) {
-	telling := []string{"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "REDIS_SOCKET_TYPE", "REDIS_URL", "USE_STATSD", "BACKEND_TYPE", "CONFIG_TYPE"}
+// TellingVariables returns those variables of an environment that envoyproxy/ratelimit often has, and
+// whether the environment is meant for it: whether one of them is set as no other program has it. A
+// platform or another program may set the others, REDIS_URL above all.
+func TellingVariables(environ []string) (names []string, isMeant bool) {
+	own := []string{"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "REDIS_SOCKET_TYPE"}
+	common := []string{"REDIS_URL", "USE_STATSD", "BACKEND_TYPE", "CONFIG_TYPE"}
 	for _, pair := range environ {
-		if name, text, _ := strings.Cut(pair, "="); text != "" && slices.Contains(telling, name) {
-			names = append(names, name)
+		name, text, _ := strings.Cut(pair, "=")
+		isOwn := slices.Contains(own, name) || name == "CONFIG_TYPE" && text == configTypeXDS
+		if text != "" && (isOwn || slices.Contains(common, name)) {
+			names, isMeant = append(names, name), isMeant || isOwn
 		}
 	}
 	slices.Sort(names)
-	return names
+	return names, isMeant
 }
 
 // An environment turns variables into a role.

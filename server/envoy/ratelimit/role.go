@@ -322,21 +322,26 @@ func (e *environment) combinePrometheus() error {
 	if !strings.HasPrefix(s.PrometheusPath, "/") || strings.ContainsAny(s.PrometheusPath, "{}") {
 		return fmt.Errorf("PROMETHEUS_PATH=%q: want a path like /metrics", s.PrometheusPath)
 	}
-	labels := map[string]string{}
-	for _, tag := range s.Tags {
-		label := tag.label()
-		if strings.HasPrefix(label, "__") || slices.Contains(labelNames, label) {
-			return fmt.Errorf("EXTRA_TAGS: %q is the name of another label", tag.Name)
-		}
-		if other, twice := labels[label]; twice {
-			return fmt.Errorf("EXTRA_TAGS: %q and %q are one label, %s", other, tag.Name, label)
-		}
-		labels[label] = tag.Name
-	}
+	e.leaveOutTags()
 	if _, _, err := net.SplitHostPort(s.PrometheusAddr); err != nil || strings.HasPrefix(s.PrometheusAddr, "unix:") {
 		return fmt.Errorf("PROMETHEUS_ADDR=%q: want an address like :9090", s.PrometheusAddr)
 	}
 	return nil
+}
+
+// leaveOutTags removes tags that cannot be labels, because others have their names.
+func (e *environment) leaveOutTags() {
+	s := &e.role.Stats
+	labels := slices.Clone(labelNames)
+	s.Tags = slices.DeleteFunc(s.Tags, func(t Tag) bool {
+		label := t.label()
+		if strings.HasPrefix(label, "__") || slices.Contains(labels, label) {
+			e.note("EXTRA_TAGS "+strconv.Quote(t.Name), "another label is called "+label)
+			return true
+		}
+		labels = append(labels, label)
+		return false
+	})
 }
 
 // combineStatsd sets where statsd is. DogStatsD has UDP only.

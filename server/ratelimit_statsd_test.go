@@ -381,13 +381,19 @@ func TestRatelimitTellsOfItsLocalCache(t *testing.T) {
 
 func TestPrometheusTellsOfTheLocalCacheIfItIsOn(t *testing.T) {
 	t.Parallel()
+	const twoKeys = "  - {key: org, descriptors: [{key: team, rate_limit: {unit: year, requests_per_unit: 2}}]}\n"
 	for size, isOn := range []bool{false, true} {
-		d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, fmt.Sprint("LOCAL_CACHE_SIZE_IN_BYTES=", size), "CACHE_KEY_PREFIX="+rand.Text(), "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "REDIS_TIMEOUT=1m")
+		d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules+twoKeys, fmt.Sprint("LOCAL_CACHE_SIZE_IN_BYTES=", size), "CACHE_KEY_PREFIX="+rand.Text(), "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "REDIS_TIMEOUT=1m")
 		for range 4 {
 			hit(t, d, "path", "login")
+			hitAll(t, d, "shop", "org", "a", "team", "b")
 		}
 		_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
-		for _, line := range []string{"ratelimit_localcache_hitCount 1\n", "ratelimit_localcache_missCount 3\n", "ratelimit_localcache_lookupCount 4\n",
+		if strings.Contains(page, "shop_org_team_over_limit_with_local_cache") {
+			t.Errorf("%d bytes: a rule of two keys has a name that it does not have there:\n%s", size, page)
+		}
+		for _, line := range []string{"ratelimit_localcache_hitCount 2\n", "ratelimit_localcache_missCount 6\n", "ratelimit_localcache_lookupCount 8\n",
+			`ratelimit_service_rate_limit_over_limit_with_local_cache{domain="shop",key1="org",key2="team"} 1` + "\n",
 			"ratelimit_service_rate_limit_shop_path_login_over_limit_with_local_cache 1\n"} {
 			if strings.Contains(page, line) != isOn {
 				t.Errorf("%d bytes: want %q to be there: %v, in\n%s", size, line, isOn, page)

@@ -156,13 +156,15 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 const cachedKind = "over_limit_with_local_cache"
 
 // cachedByName returns the hits that the local cache denied by the names that they have there: the
-// default mapping has no line for them, so each rule has a metric, which is there once it counts.
+// default mapping has no line for those of one key, so each has a metric, which is there once it counts. Those
+// of more keys fall under the line for over_limit there, which counts them twice, and have none.
 func (s *Statistics) cachedByName() map[string]uint64 {
 	cached := map[string]uint64{}
 	for path, sums := range s.hits() {
+		name := statsdName(path)
 		for i, kind := range hitKinds {
-			if kind.name == cachedKind && sums[i] > 0 {
-				cached[metricName("ratelimit.service.rate_limit."+statsdName(path)+"."+cachedKind)] += sums[i]
+			if kind.name == cachedKind && sums[i] > 0 && strings.Count(name, ".") == 1 {
+				cached[metricName("ratelimit.service.rate_limit."+name+"."+cachedKind)] += sums[i]
 			}
 		}
 	}

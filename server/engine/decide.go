@@ -28,6 +28,10 @@ type Descriptor struct {
 	// permits, and applies to no other rule.
 	ReleaseOnly bool
 
+	// Void is for what the caller may not do: nothing applies to it, and the others are decided as
+	// if it were not there.
+	Void bool
+
 	// DenyInDebt denies a peek at a key that owes, or under compat has more hits
 	// than the limit. Envoy asks this before it reports hits.
 	DenyInDebt bool
@@ -309,7 +313,9 @@ func (ev *evaluation) checkUnmatched() {
 		return
 	}
 	for _, i := range ev.unmatched {
-		ev.engine.options.OnUnmatched(ev.domain.Name, ev.ds[i].Entries)
+		if !ev.ds[i].Void {
+			ev.engine.options.OnUnmatched(ev.domain.Name, ev.ds[i].Entries)
+		}
 	}
 	if len(ev.unmatched) == len(ev.ds) {
 		ev.engine.decideUnmatched(ev.table.unmatched[ev.domain.Name], ev.result)

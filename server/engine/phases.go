@@ -262,7 +262,7 @@ func anyDenies(ev *evaluation) bool {
 func allQuotasDeny(ev *evaluation) bool {
 	over := false
 	for i := range ev.result.Statuses {
-		if ev.engine.options.QuotaMode && ev.result.Statuses[i].Rule == nil {
+		if ev.engine.options.QuotaMode && ev.result.Statuses[i].Rule == nil && !ev.ds[i].Void {
 			return false
 		}
 	}

@@ -185,14 +185,14 @@ func (s *Service) decide(ctx context.Context, c *Call, caller Caller) error {
 }
 
 // buildDescriptors turns the descriptors of the request into the engine's. One that is
-// forbidden has no entries, so that nothing applies to it.
+// forbidden has no entries, so that no rule matches it.
 func (s *Service) buildDescriptors(c *Call, mayRefund func() bool) error {
 	c.descriptors = c.descriptors[:0]
 	for i := range c.Request.Descriptors {
 		d := &c.Request.Descriptors[i]
 		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d), DenyInDebt: true, ReleaseOnly: d.releases}
 		if d.forbidden {
-			descriptor = engine.Descriptor{}
+			descriptor = engine.Descriptor{Void: true}
 		} else if d.HasLimit {
 			own, err := s.ownLimit(i, d, mayRefund)
 			if err != nil {

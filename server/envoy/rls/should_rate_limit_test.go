@@ -19,8 +19,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/envoy/rls"
 )
@@ -229,6 +231,56 @@ func TestForbiddenRefundLeavesOtherLimits(t *testing.T) {
 					}
 					if wanted := slices.Insert([]string{want, "OK"}, place, "UNKNOWN"); r.GetOverallCode().String() != want || !slices.Equal(codes, wanted) {
 						t.Errorf("refund of %s at %d, envoy %v, call %d: got %v %q, want %s %q", name, place, compat, call, r.GetOverallCode(), codes, want, wanted)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Under all kinds of rules and options, a call with a refund that is not permitted is answered as one without it:
+// not even a quota, which denies only together with all others, is one less because of it.
+func TestForbiddenRefundChangesNothingElse(t *testing.T) {
+	const yaml = `
+domain: api
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: path, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: two, limit: "3/1h", also: "2/day fixed-window"}
+  - {key: tokens, charge: always, limit: "3/1h"}
+  - {key: free, rate_limit: {unlimited: true}}
+`
+	var unmatched atomic.Int64
+	count := func(string, []rules.Entry) { unmatched.Add(1) }
+	for _, o := range []engine.Options{
+		{}, {CompatEnvoy: true}, {QuotaMode: true}, {QuotaMode: true, CompatEnvoy: true}, {DenyUnmatched: true}, {Shadow: true},
+		{CompatEnvoy: true, StopIncrement: true, OverLimitKeys: 100, CountHits: true, NearLimitRatio: 0.8}, {OverLimitKeys: 100, CacheDenials: true},
+	} {
+		o.OnUnmatched = count
+		for _, keys := range [][]string{{"user"}, {"user", "open"}, {"open"}, {"user", "path"}, {"quota"}, {"quota", "user"}, {"shadow", "user"}, {"two"}, {"two", "path"}, {"tokens"}, {"free", "user"}} {
+			for _, refunded := range []string{"user", "quota", "two", "open"} {
+				with := newClientFrom(t, "192.0.2.7", newEngine(t, newMemory(), yaml, &o))
+				without := newClientFrom(t, "192.0.2.7", newEngine(t, newMemory(), yaml, &o))
+				q := &pb.RateLimitRequest{Domain: "api"}
+				for _, key := range keys {
+					q.Descriptors = append(q.Descriptors, &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}})
+				}
+				refund := &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: refunded, Value: "x"}}, IsNegativeHits: true}
+				for n := range 4 {
+					place := n % (len(keys) + 1)
+					unmatched.Store(0)
+					want, err := without.ShouldRateLimit(t.Context(), q)
+					reported := unmatched.Swap(0)
+					got, err2 := with.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "api", Descriptors: slices.Insert(slices.Clone(q.GetDescriptors()), place, refund)})
+					if err != nil || err2 != nil {
+						t.Fatal(err, err2)
+					}
+					got.Statuses = slices.Delete(got.GetStatuses(), place, place+1)
+					if !proto.Equal(got, want) || unmatched.Load() != reported {
+						t.Fatalf("QuotaMode %v, CompatEnvoy %v, DenyUnmatched %v, %q and a refund of %s at %d, call %d:\ngot  %v, %d unmatched\nwant %v, %d",
+							o.QuotaMode, o.CompatEnvoy, o.DenyUnmatched, keys, refunded, place, n, got, unmatched.Load(), want, reported)
 					}
 				}
 			}

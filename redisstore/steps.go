@@ -74,7 +74,11 @@ func stepOf(n *penstock.Limit) int {
 	if n.Align != penstock.AlignFirst {
 		name = "aligned " + name
 	}
-	return slices.IndexFunc(stepRows[:], func(r stepRow) bool { return r.lua.Name == name })
+	i := slices.IndexFunc(stepRows[:], func(r stepRow) bool { return r.lua.Name == name })
+	if i < 0 { // a new algorithm
+		panic("redisstore/steps.go: stepRows has no row for " + name)
+	}
+	return i
 }
 
 // A change is what happens to a state: an ask is decided, or if there are units, those of a grant

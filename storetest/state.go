@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math"
 	"time"
@@ -104,6 +105,9 @@ func bound(l penstock.Limit, first, last granted) int64 {
 		// Units pass one after the other, and only those of the last grant
 		// have not passed when it starts.
 		return perInterval(l, first, last) + last.units
+	}
+	if l.IsBucket() { // a new algorithm
+		panic(fmt.Sprintf("storetest/state.go: bound has no case for %v", l.Algorithm))
 	}
 	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
 		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {

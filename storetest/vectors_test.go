@@ -33,6 +33,17 @@ func TestVectorsMatchMemoryStore(t *testing.T) {
 	}
 }
 
+// Every algorithm has a transcript, which says what it decides.
+func TestVectorsOfEveryAlgorithm(t *testing.T) {
+	scripts := readTranscripts(t)
+	for _, a := range penstock.Algorithms() {
+		name := a.String() + ".txt"
+		if !slices.ContainsFunc(scripts, func(s *transcript) bool { return s.name == name }) {
+			t.Errorf("internal/algorithm/vectors/%s: no such file, want a transcript of what a %v decides", name, a)
+		}
+	}
+}
+
 // writeTranscript writes a transcript back to its file.
 func writeTranscript(t *testing.T, script *transcript) {
 	t.Helper()

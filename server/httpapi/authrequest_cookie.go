@@ -2,15 +2,18 @@ package httpapi
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // cookie returns the value of a cookie, which must not be repeated, as a header must not. Applications differ in
 // what separates cookies, in what belongs to a name, and in how they decode a value: spellings that some of them read
 // as one are one here, and those that they may read as different ones are denied.
 func (v *requestValues) cookie(name, missing string) (string, error) {
-	line := strings.Join(v.Header["Cookie"], ";")
+	line := strings.Map(plain, strings.Join(v.Header["Cookie"], ";"))
 	text, found := "", 0
 	for part := range strings.SplitSeq(line, ";") {
 		other, value, ok := strings.Cut(part, "=")
@@ -25,13 +28,26 @@ func (v *requestValues) cookie(name, missing string) (string, error) {
 	if quoted := len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"'; quoted {
 		text = text[1 : len(text)-1]
 	}
-	if strings.ContainsAny(text, spaces+`"\`) {
-		return "", v.bad("cookie %.80q: want no spaces, quotes and backslashes in it", name)
+	if strings.ContainsAny(text, blanks+`"\`) {
+		return "", v.bad("cookie %.80q: want UTF-8 without spaces, quotes and backslashes", name)
 	}
 	return cmp.Or(unescapeCookie(text), missing), nil
 }
 
-const spaces = " \t"
+const (
+	spaces   = " \t"
+	oddSpace = "\v" // which no field has
+	blanks   = spaces + oddSpace
+)
+
+// plain returns oddSpace for what only some applications trim: in Python and JavaScript all that Unicode calls a space,
+// and where they read Latin-1, bytes that are not UTF-8.
+func plain(r rune) rune {
+	if unicode.IsSpace(r) && !strings.ContainsRune(spaces, r) || r == '\uFEFF' || r == utf8.RuneError {
+		return rune(oddSpace[0])
+	}
+	return r
+}
 
 // similarCookies counts the places where some application finds a cookie of that name: in Python spaces separate
 // cookies too, elsewhere commas do, or what is in quotes is not skipped.
@@ -41,9 +57,10 @@ func similarCookies(line, name string) (n int) {
 		if !ok {
 			return n
 		}
-		before = strings.TrimRight(before, spaces)
-		other := before[strings.LastIndexAny(before, `;,"`+spaces)+1:]
-		if isSimilar(other, name) || isSimilar(unescapeCookie(other), name) {
+		before = strings.TrimRight(before, blanks)
+		pair := before[strings.LastIndexByte(before, ';')+1:]
+		last := pair[strings.LastIndexAny(pair, `,"`+blanks)+1:]
+		if slices.ContainsFunc([]string{pair, last, unescapeCookie(last)}, func(other string) bool { return isSimilar(other, name) }) {
 			n++
 		}
 		line = after
@@ -73,17 +90,19 @@ func unescapeCookie(text string) string {
 }
 
 // isSimilar reports whether some applications take a name for another: by PHP's rules for names of variables, as
-// the name of an array, or in other case.
+// the name of an array or of its element, in brackets, or in other case.
 func isSimilar(other, name string) bool {
-	if !strings.Contains(name, "[") {
-		other, _, _ = strings.Cut(other, "[")
+	all, want := looseName(other), looseName(name)
+	if len(want) == 0 || len(all) < len(want) {
+		return other == name
 	}
-	return strings.EqualFold(looseName(other), looseName(name))
+	return slices.EqualFunc(all[:len(want)], want, strings.EqualFold)
 }
 
 var underscores = strings.NewReplacer(".", "_", " ", "_", "+", "_")
 
-func looseName(name string) string {
+// looseName returns the parts of a name: [a][b] and a[b] are one to Express.
+func looseName(name string) []string {
 	name, _, _ = strings.Cut(name, "\x00")
-	return underscores.Replace(strings.Trim(name, spaces))
+	return strings.FieldsFunc(underscores.Replace(strings.Trim(name, spaces)), func(r rune) bool { return r == '[' || r == ']' })
 }

@@ -52,13 +52,20 @@ var sources = []source{
 			{name: "Ruby", read: readQueryWith(strings.NewReplacer(";", "&"), func(name string) bool { return name == "q" })},
 			{name: "PHP", read: readQueryWith(strings.NewReplacer(), isNamedInPHP)},
 			{name: ".NET", read: readQueryWith(strings.NewReplacer(), func(name string) bool { return strings.EqualFold(name, "q") })},
+			{name: "Express", read: readQueryWith(strings.NewReplacer(), isNamedInExpress("q"))},
 		},
+	},
+	{
+		parameter: "query:filter[user]", spellings: targets(bracketSpellings), request: func(value string) spelling { return spelling{target: "/?filter[user]=" + value} },
+		readers: []reader{{name: "Express", read: readQueryWith(strings.NewReplacer(), isNamedInExpress("filter", "user"))}},
 	},
 	{
 		parameter: "cookie:sid", spellings: cookies(cookieSpellings), request: func(value string) spelling { return cookies([]string{"sid=" + value})[0] },
 		readers: []reader{
 			{name: "Go", read: readCookieGo, spell: func(value string) string { return value }},
 			{name: "Python", read: readCookiePython, spell: func(value string) string { return value }},
+			{name: "Django", read: readCookieDjango, spell: func(value string) string { return value }},
+			{name: "Starlette", read: readCookieStarlette, spell: toLatin1},
 			{name: "Express", read: readCookieExpress},
 			{name: "PHP", read: readCookiePHP},
 			{name: "Ruby", read: readCookieRuby},
@@ -103,7 +110,13 @@ var querySpellings = []string{
 	"/?+q=value", "/?%20q=value", "/?q%00x=value", "/?q=other&q%00x=value", "/?q%20=value", "/?q=", "/?q", "/?", "/", "/?=value", "/?q==value", "/?q=%3dvalue", "/??q=value", "/?q=?value",
 	"/?q=a+b", "/?q=a%20b", "/?q=a%2bb", "/?q=a b", "/?q=%20value", "/?q=+value", "/?q=value+", "/?q=value%00", "/?q=value\\", "/?q=value%5c",
 	"/?q=%", "/?q=%zz", "/?q=%7", "/?q=value%", "/?a=%zz&q=value", "/?q=%c1%a1", "/?q=%e5%95%86", "/?q=商", "/?q=%E5%95%86", "/?q=%ff", "/?q=\x01", "/?q=\x00", "/?q=%u0076alue",
+	"/?[q]=value", "/?q=other&[q]=value", "/?[q]=value&q=other", "/?[q][]=value", "/?q=other&%5bq%5d=value",
 	"http://x/?q=value", "http://x?q=value", "//x/?q=value", "/?q=value?q=other", "/?q=value,other", `/?q="value"`, "/?q='value'",
+}
+
+var bracketSpellings = []string{
+	"/?filter[user]=value", "/?filter%5Buser%5D=value", "/?filter[user]=%76alue", "/?filter[page]=2&filter[user]=value", "/?a[filter][user]=other&filter[user]=value",
+	"/?[filter][user]=value", "/?filter[user]=other&[filter][user]=value", "/?filter[user][]=value", "/?filter[user]=other&filter[user][]=value",
 }
 
 var cookieSpellings = []string{
@@ -115,6 +128,8 @@ var cookieSpellings = []string{
 	"sid=other; sid=value", "sid=value; sid=value", "sid=; sid=value", "sid=value; sid=", "SID=value", "sid=other; SID=value", "SID=value; sid=other", "s%69d=value", "sid=other; s%69d=value", "sid[]=value", "sid[a]=value",
 	"sid%00x=value", "s.id=value", "sid", "sid=", "", "=value", "=sid=value", "sid==value", "sid=value=", "sid=%3dvalue",
 	"sid=a+b", "sid=a%20b", "sid=a%2bb", "sid=a%2Bb", "sid=a b", "sid=100%", "sid=100%25", "sid=%zz", "sid=%25zz", "sid=%", "sid=%7", "sid=%00", "sid=value%00", "sid=value%20", "sid=%20value",
+	"sid=value\u00a0", "sid=value\u2003\u3000", "sid=\u0085value", "sid=\ufeffvalue", "sid=value\xa0", "sid=\x85\xa0value", "sid=val\u00a0ue", "sid=\"value\u00a0\"", "sid=\u00a0\"value\"",
+	"\u00a0sid=value", "sid=other; \u3000sid=value", "sid\u00a0=value", "sid=other; sid \u00a0=value", "sid=other; \xa0sid=value", "sid=other; sid \xa0=value", `sid[]"=value`, `sid=other; sid[]"=value`,
 	"sid=商", "sid=%e5%95%86", "sid=%E5%95%86", "sid=\xff", "sid=%ff", "sid=%c1%a1", "sid=\x01", "sid=value\x7f",
 }
 
@@ -199,6 +214,12 @@ func isNamedInPHP(name string) bool {
 	return name == "q"
 }
 
+// isNamedInExpress returns whether a name has these parts, the first of them also in brackets, and then perhaps others.
+func isNamedInExpress(parts ...string) func(name string) bool {
+	named := regexp.MustCompile(`^(?:` + parts[0] + `|\[` + parts[0] + `\])` + strings.Join(append([]string{""}, parts[1:]...), `\[`) + strings.Repeat(`\]`, len(parts)-1) + `(?:\[|$)`)
+	return named.MatchString
+}
+
 // lenientDecoding decodes what is an escape.
 func lenientDecoding(text string) string {
 	return escape.ReplaceAllStringFunc(text, func(found string) string {
@@ -238,6 +259,42 @@ func splitCookies(h http.Header, visit func(name, value string)) {
 			visit(name, value)
 		}
 	}
+}
+
+// readCookieDjango trims what Unicode calls a space.
+func readCookieDjango(_ string, h http.Header) (found string) {
+	splitCookies(h, func(name, value string) {
+		if strings.TrimSpace(strings.ToValidUTF8(name, "?")) == "sid" {
+			found = strings.Trim(strings.TrimSpace(strings.ToValidUTF8(value, "?")), `"`)
+		}
+	})
+	return found
+}
+
+// readCookieStarlette reads bytes as Latin-1.
+func readCookieStarlette(_ string, h http.Header) (found string) {
+	splitCookies(h, func(name, value string) {
+		if strings.TrimSpace(fromLatin1(name)) == "sid" {
+			found = strings.Trim(strings.TrimSpace(fromLatin1(value)), `"`)
+		}
+	})
+	return found
+}
+
+func fromLatin1(text string) string {
+	runes := make([]rune, 0, len(text))
+	for _, b := range []byte(text) {
+		runes = append(runes, rune(b))
+	}
+	return string(runes)
+}
+
+func toLatin1(text string) string {
+	out := make([]byte, 0, len(text))
+	for _, r := range text {
+		out = append(out, byte(r))
+	}
+	return string(out)
 }
 
 func readCookieExpress(_ string, h http.Header) (found string) {

@@ -222,6 +222,8 @@ func checkLuaSpellings(t *testing.T, nginx string) {
 	for spelling, want := range map[string]string{
 		"sid=%61da": "429 retry", `sid= "%61d%61" `: "429 retry", "\tsid =\tada": "429 retry", `p={"sid":1, "a":2}; sid=ada`: "429 retry",
 		"sid=ada x=1": "400", `sid="ada`: "400", `sid=a"da`: "400", `sid=\ada`: "400", "x=1 sid=ada": "400", "x=1,sid=ada": "400",
+		"sid=ada\u00a0": "429 retry", "sid=\u3000ada\u2003": "429 retry", "sid=\xa0ada\x85": "429 retry", "\u00a0sid=ada": "429 retry", "sid=ad\u00a0a": "400",
+		"sid=eve; \ufeffsid=ada": "400", "sid=eve; sid \xa0=ada": "400", `sid=eve; sid[]"=ada`: "400",
 		"SID=ada": "400", "sid=eve; SID=ada": "400", "s%69d=ada": "400", "sid[]=ada": "400", "sid%00=ada": "400",
 	} {
 		if got := ask(t, nginx+"/closed", "Cookie", spelling); got != want {
@@ -229,7 +231,7 @@ func checkLuaSpellings(t *testing.T, nginx string) {
 		}
 	}
 	for query, want := range map[string]string{
-		"%75=%61da": "429 retry", "x=1;y=2&u=ada": "429 retry", "u=ada;x=1": "400", "x;u=ada": "400", "u=eve;u=ada": "400", "U=ada": "400", "u[]=ada": "400",
+		"%75=%61da": "429 retry", "x=1;y=2&u=ada": "429 retry", "u=ada;x=1": "400", "x;u=ada": "400", "u=eve;u=ada": "400", "U=ada": "400", "u[]=ada": "400", "[u]=ada": "400", "u=eve&%5bu%5d=ada": "400",
 		"u=eve&u%00=ada": "400",
 	} {
 		if got := ask(t, nginx+"/signed?"+query); got != want {

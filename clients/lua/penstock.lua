@@ -195,12 +195,31 @@ local function unescape(text)
   return (text:gsub(" ", "+"))
 end
 
+-- plain puts a space for what only some applications trim: in Python and JavaScript all that Unicode calls a space, and
+-- where they read Latin-1, bytes that are not UTF-8.
+local function plain(text)
+  return (text:gsub("[\128-\255]+", function(run)
+    local rest = run:gsub("\194[\133\160]", ""):gsub("\225\154\128", ""):gsub("\226\128[\128-\138\168\169\175]", "")
+    rest = rest:gsub("\226\129\159", ""):gsub("\227\128\128", ""):gsub("\239\187\191", "")
+    if rest == "" or not run:find("[^\133\160]") then return " " end
+  end))
+end
+
+-- parts returns the parts of a name: [a][b] and a[b] are one to Express.
+local function parts(name)
+  local all = {}
+  for part in trim(name:match("^%Z*")):lower():gsub("[. +]", "_"):gmatch("[^%[%]]+") do all[#all + 1] = part end
+  return all
+end
+
 -- is_similar returns whether some applications take a name for another: by PHP's rules for names of variables, as the
--- name of an array, or in other case.
+-- name of an array or of its element, in brackets, or in other case.
 local function is_similar(other, name)
-  if not name:find("[", 1, true) then other = other:match("^[^%[]*") end
-  local function loose(text) return (trim(text:match("^%Z*")):lower():gsub("[. +]", "_")) end
-  return loose(other) == loose(name)
+  local all, want = parts(other), parts(name)
+  for i, part in ipairs(want) do
+    if all[i] ~= part then return false end
+  end
+  return #want > 0 or other == name
 end
 
 -- unique returns a value, or a problem if it was found more than once, or under a similar name beside.
@@ -216,8 +235,9 @@ local function similar_cookies(lines, name)
   local n, from, at = 0, 1, lines:find("=", 1, true)
   while at do
     local before = trim(lines:sub(from, at - 1))
-    local other = before:match('^.*[;,"%s](.*)$') or before
-    if is_similar(other, name) or is_similar(unescape(other), name) then n = n + 1 end
+    local pair = before:match("^.*;(.*)$") or before
+    local last = pair:match('^.*[,"%s](.*)$') or pair
+    if is_similar(pair, name) or is_similar(last, name) or is_similar(unescape(last), name) then n = n + 1 end
     from, at = at + 1, lines:find("=", at + 1, true)
   end
   return n
@@ -229,6 +249,7 @@ end
 local function cookie(name)
   local lines, value, found = ngx.req.get_headers(0)["cookie"] or "", "", 0
   if type(lines) == "table" then lines = table.concat(lines, ";") end
+  lines = plain(lines)
   for pair in lines:gmatch("[^;]+") do
     local at = pair:find("=", 1, true)
     if at and trim(pair:sub(1, at - 1)) == name then value, found = trim(pair:sub(at + 1)), found + 1 end

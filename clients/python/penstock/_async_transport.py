@@ -29,11 +29,18 @@ class AsyncTransport:
         self._idle: Deque[_Connection] = deque()
 
     async def post(self, path: str, body: Body) -> Response:
-        encoded = encode(body)
+        exchange = asyncio.ensure_future(self._exchange(path, encode(body)))
         try:
-            return await asyncio.wait_for(self._exchange(path, encoded), self._timeout or None)
+            # Not wait_for, which before Python 3.12 returns a response although the caller was cancelled meanwhile.
+            done, _ = await asyncio.wait([exchange], timeout=self._timeout or None)
+            if not done:
+                raise asyncio.TimeoutError
+            return exchange.result()
         except (OSError, HTTPException, ValueError, EOFError, asyncio.TimeoutError) as error:
             raise unavailable(error) from error
+        finally:
+            if not exchange.cancel() and not exchange.cancelled():
+                exchange.exception()  # nobody waits for it if the caller was cancelled
 
     async def close(self) -> None:
         while self._idle:

@@ -264,9 +264,9 @@ class AsyncClient(_Verbs[Awaitable[Decision]]):
         task = asyncio.ensure_future(_after(self._orphans.get(id), work))
         try:
             return await asyncio.shield(task)
-        finally:
-            if not task.done():
-                self._adopt(id or object(), task)
+        except (asyncio.CancelledError, GeneratorExit):
+            self._adopt(id or object(), task)
+            raise
 
     def _adopt(self, key: object, task: asyncio.Future[Any]) -> None:
         if len(self._orphans) >= _MOST_ORPHANS:
@@ -279,7 +279,10 @@ class AsyncClient(_Verbs[Awaitable[Decision]]):
     def _forget(self, key: object, task: asyncio.Future[Any]) -> None:
         if self._orphans.get(key) is task:
             del self._orphans[key]
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            _log.warning("a call was given up with the event loop, which ended before close")
+            return
+        error = task.exception()
         if error is not None and not isinstance(error, UnknownIDError):  # as after a take that was denied
             _log.warning("not settled after the caller was cancelled, so it stays charged: %s", error)
 

@@ -6,6 +6,7 @@ Runs against a real daemon, whose address is in PENSTOCK.
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import os
 import re
@@ -313,6 +314,13 @@ class HangUpTest(unittest.IsolatedAsyncioTestCase):
                         await self.hang_up(app, 11, lambda g, _: event(g.arrived), wrap, prepare(when))
 
 
+def cancel_after_this(callers: List[asyncio.Future[penstock.Decision]]) -> None:
+    """Cancel the first caller after the task that runs has ended, and before those that wait for it go on."""
+    this = asyncio.current_task()
+    assert this is not None
+    this.add_done_callback(lambda _: callers[0].cancel())
+
+
 class CancelTest(unittest.IsolatedAsyncioTestCase):
     """What cannot be seen from the end of a stream."""
 
@@ -385,6 +393,48 @@ class CancelTest(unittest.IsolatedAsyncioTestCase):
             await client.close()
         self.assertEqual(BUDGET - CLIENT.peek(request).remaining, 7)
 
+    async def test_a_caller_that_is_cancelled_as_the_response_arrives_is_cancelled(self) -> None:
+        for fails in (False, True):
+            for verb in ("take", "peek", "settle", "refund"):
+                for id in (None, "a"):
+                    with self.subTest(verb=verb, id=id, fails=fails):
+                        unseen: List[Any] = []
+                        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+                        client = penstock.AsyncClient(timeout=PATIENCE)
+                        callers: List[asyncio.Future[penstock.Decision]] = []
+
+                        async def exchange(path: str, encoded: bytes) -> Any:
+                            await asyncio.sleep(0)
+                            cancel_after_this(callers)
+                            if fails:
+                                raise ConnectionResetError
+                            return 200, {"allowed": True, "granted": 1, "limit": 1, "remaining": 0}, None
+
+                        client._transport._exchange = exchange  # type: ignore[assignment]
+                        callers.append(asyncio.ensure_future(getattr(client, verb)(Request("k", LIMIT, id=id))))
+                        with self.assertRaises(asyncio.CancelledError):
+                            await callers[0]
+                        await client.close()
+                        gc.collect()
+                        self.assertEqual(unseen, [])
+
+    async def test_a_settlement_that_fails_as_its_caller_is_cancelled_is_told(self) -> None:
+        client = penstock.AsyncClient("http://127.0.0.1:1", timeout=PATIENCE)  # nobody listens
+        callers: List[asyncio.Future[penstock.Decision]] = []
+        steps = client._steps
+
+        async def last_steps(*args: Any) -> penstock.Decision:
+            cancel_after_this(callers)
+            return await steps(*args)
+
+        client._steps = last_steps  # type: ignore[assignment]
+        with self.assertLogs("penstock") as logs:
+            callers.append(asyncio.ensure_future(client.settle(Request("k", LIMIT, id="a"))))
+            with self.assertRaises(asyncio.CancelledError):
+                await callers[0]
+            await client.close()
+        self.assertIn("stays charged", logs.output[0])
+
     async def test_a_crowd_that_hangs_up_is_bounded_and_what_fails_is_told(self) -> None:
         most, penstock._client._MOST_ORPHANS = penstock._client._MOST_ORPHANS, 2
         request = Request(uuid4().hex, LIMIT)
@@ -401,6 +451,25 @@ class CancelTest(unittest.IsolatedAsyncioTestCase):
             penstock._client._MOST_ORPHANS = most
         told = [("given up" in line, "stays charged" in line) for line in logs.output]
         self.assertEqual(told, [(True, False), (False, True), (False, True)])
+
+
+class LoopTest(unittest.TestCase):
+    def test_what_the_end_of_the_loop_gives_up_is_told(self) -> None:
+        async def hung_up(client: penstock.AsyncClient) -> None:
+            with gate() as g:
+                client._transport._url = urlsplit(g.address)
+                g.hold("/v1/settle", "request")
+                task = asyncio.ensure_future(client.settle(Request("k", LIMIT, id=uuid4().hex)))
+                await event(g.arrived)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+        client = penstock.AsyncClient(timeout=PATIENCE)
+        with self.assertLogs("penstock") as logs:
+            asyncio.run(hung_up(client))
+        self.assertIn("with the event loop", logs.output[0])
+        self.assertFalse(client._orphans)
 
 
 class ThreadsTest(unittest.TestCase):

@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -97,8 +98,9 @@ func TestProtectWithoutLimiterPanics(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: want a panic rather than no limit", name)
+				const want = "no limiter: want one, LimiterFor or Rules"
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("%s: got the panic %q, want %q rather than no limit", name, got, want)
 				}
 			}()
 			protect()

@@ -62,7 +62,7 @@ func (g *Guard[R, E]) Prepare() *Guard[R, E] {
 	for i, c := range g.Charges {
 		switch {
 		case c.Limiter == nil && c.LimiterFor == nil:
-			panic(g.Package + ": no limiter: want one, or LimiterFor") //nolint:forbidigo // likewise
+			panic(g.Package + ": no limiter: want one, LimiterFor or Rules") //nolint:forbidigo // likewise
 		case isConcurrent(c.Limiter) && (len(g.Charges) > 1 || c.Settles):
 			panic(g.PermitsAlone.Error()) //nolint:forbidigo // likewise
 		}

@@ -173,6 +173,7 @@ func TestIntegrationLuaClientLimits(t *testing.T) {
 	for range 9 { // of which none is charged to the address
 		expect(t, ask(t, nginx+"/closed", "Cookie", "sid=ada"), "429 retry")
 	}
+	checkLuaSpellings(t, nginx) // while the address has units
 	expect(t, ask(t, nginx+"/kong", "X-User", "bob"), "passed penstock")
 	expect(t, ask(t, nginx+"/apisix", "X-User", "bob"), "passed")
 	expect(t, ask(t, nginx+"/open", "X-User", "bob"), "passed")
@@ -188,8 +189,6 @@ func TestIntegrationLuaClientLimits(t *testing.T) {
 	}
 	expect(t, ask(t, nginx+"/open", "X-User", "dora"), "passed") // the seventh of the address
 	expect(t, ask(t, nginx+"/open", "X-User", "emil"), "429 retry")
-
-	checkLuaSpellings(t, nginx)
 
 	if n := between.opened.Load(); n > 2 { // one for each password: all but /signed have none
 		t.Errorf("%d connections for requests one after the other, want them to be kept", n)

@@ -298,8 +298,10 @@ func TestNewRefusesStoreThatCannotBeCompared(t *testing.T) {
 }
 
 func TestNewWithoutStoreFails(t *testing.T) {
-	if lim, err := penstock.New(nil, penstock.PerSecond(1)); err == nil {
-		t.Errorf("New(nil) returned %v", lim)
+	for _, s := range []penstock.Store{nil, (*penstock.Memory)(nil), (*penstock.Observer)(nil), (*penstock.Fallback)(nil), (*penstock.BatchFunc)(nil)} {
+		if lim, err := penstock.New(s, penstock.PerSecond(1)); err == nil {
+			t.Errorf("New of a nil %T returned %v", s, lim)
+		}
 	}
 }
 

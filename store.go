@@ -99,9 +99,13 @@ type TransientKeyStore interface {
 // errNoStore is returned for a nil Store.
 var errNoStore = errors.New("penstock: no store: want a Store such as NewMemory(nil)")
 
-// checkIdentity returns an error if the store cannot be compared with others.
+// checkIdentity returns an error if the store is a nil pointer, or cannot be compared with others.
 func checkIdentity(s Store) error {
-	if !reflect.ValueOf(s).Comparable() {
+	v := reflect.ValueOf(s)
+	if v.Kind() == reflect.Pointer && v.IsNil() {
+		return errNoStore
+	}
+	if !v.Comparable() {
 		return fmt.Errorf("penstock: store of type %T: its values cannot be compared: want a pointer to one", s)
 	}
 	return nil

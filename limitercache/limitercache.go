@@ -64,6 +64,9 @@ func New(s penstock.Store, load func(ctx context.Context, key string) (penstock.
 	if s == nil {
 		return nil, errors.New("limitercache: no store")
 	}
+	if _, err := penstock.New(s, penstock.PerSecond(1000)); err != nil { // or else no limit that is loaded would be in force
+		return nil, fmt.Errorf("limitercache: %w", err)
+	}
 	if load == nil {
 		return nil, errors.New("limitercache: no load function")
 	}

@@ -232,6 +232,21 @@ func liveBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// A hookedStore cannot be compared with others, so that no limiter can be made with it.
+type hookedStore struct {
+	penstock.Store
+	hooks []func()
+}
+
+func TestNewRejectsStoreOfNoLimiter(t *testing.T) {
+	load := func(context.Context, string) (penstock.Limit, error) { return penstock.PerSecond(1), nil }
+	for _, s := range []penstock.Store{hookedStore{penstock.AllowAll, nil}, (*penstock.Observer)(nil)} {
+		if _, err := limitercache.New(s, load, nil); err == nil {
+			t.Errorf("%T is accepted", s)
+		}
+	}
+}
+
 func TestNewRejectsNil(t *testing.T) {
 	if _, err := limitercache.New(nil, func(context.Context, string) (penstock.Limit, error) { return penstock.Limit{}, nil }, nil); err == nil {
 		t.Error("no store is accepted")

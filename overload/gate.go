@@ -50,9 +50,9 @@ const (
 // Calls that hang do not lock others out: a call that is in flight for more than
 // half a second and twenty times the usual latency no longer counts towards the limit,
 // provided that calls which came later have ended meanwhile, or that none is in flight.
-// A full gate that admits nobody takes all for hung after another half second. So while all
-// calls hang, it lets in as many as the limit each half second at most, which stay in flight:
-// give calls a time-out.
+// A full gate that admits nobody takes all for hung after another half second, or after as long as calls took
+// that had hung and have succeeded after all, a minute at most. So while all calls hang, it lets in as many as
+// the limit each half second at most, which stay in flight: give calls a time-out.
 //
 // Requests that wait for a processor have not entered yet. The gate measures, with a goroutine of its
 // own, how long that is, and admits fewer calls if it is too long because of them. A

@@ -15,6 +15,8 @@ type limitControl struct {
 	share  float64 // of the calls that are refused, smoothed
 	spread float64 // variance of a latency, relative to the mean, smoothed
 
+	longest int64 // that a call took lately
+
 	window   window
 	settle   float64 // calls still to end before the window begins …
 	settleBy int64   // … if they end before
@@ -172,7 +174,7 @@ func (g *Gate) measure() measurement {
 		took:     math.Log(max((inFlight*s.all.nanos-s.early)/max(calls, 1), 1)),
 		variance: max(c.spread, minVariance) / max(s.all.ended, 1),
 		inFlight: inFlight,
-		peak:     max(s.peak-float64(g.meter.hung.Load()), 0),
+		peak:     max(s.peak, 0),
 		full:     5*(w.refused+w.waited) >= w.refused+w.begun,
 		seconds:  w.nanos / 1e9,
 
@@ -192,6 +194,8 @@ func (g *Gate) endWindow() {
 		c.finder.variety = min(2*c.spread, 1) // the work varies about twice as much as latencies, which have waiting in them
 		g.meter.variety.Store(int64(1e6 * c.finder.variety))
 	}
+	c.longest = max(g.meter.longest.Swap(0), c.longest/2)
+	g.meter.returned.Store(g.meter.returned.Load() / 2)
 	m := g.measure()
 	g.meter.mean.Store(int64(math.Exp(m.took)))
 	c.window, c.swept = window{first: w.last}, false

@@ -48,19 +48,22 @@ func (g *Gate) sweepHung(now int64) (restarts bool) {
 	return restarts
 }
 
-// hungTime is when a call has hung.
+// hungTime is when a call has hung. What calls take without queueing may have been measured beside calls that hang, and
+// is no longer than the longest that ended.
 func (g *Gate) hungTime() int64 {
-	return max(hungAfter, hungMeans*g.control.finder.baseLatency())
+	longest := max(g.control.longest, g.meter.longest.Load())
+	return max(hungAfter, hungMeans*min(g.control.finder.baseLatency(), longest))
 }
 
 // isStuck reports whether the gate is full, and has admitted nobody for so long that all calls in flight hang. Then a
-// sweep waits neither for turnover nor for the end of a window, because both need calls that end.
+// sweep waits neither for turnover nor for the end of a window, because both need calls that end. Calls that had hung and
+// have succeeded after all were slow, so others may be.
 func (g *Gate) isStuck(now int64) bool {
 	c, m, word := &g.control, &g.meter, g.word.Load()
 	if admitted(word) != c.admittedAt {
 		c.lastAdmitted = min(now, max(m.at.Load(), m.from.Load())) // at the latest
 	}
-	return isFull(word) && now-c.lastAdmitted >= hungAfter+g.hungTime()
+	return isFull(word) && now-c.lastAdmitted >= max(hungAfter+g.hungTime(), m.returned.Load())
 }
 
 // removeHung is called when a call that hung has ended after all.

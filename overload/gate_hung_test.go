@@ -193,6 +193,100 @@ func TestGateLetsFewCallsHang(t *testing.T) {
 	}
 }
 
+// What calls take is measured too high beside calls that hang: here by one that ends, hours after the others began.
+func TestGateFullOfHungCallsWaitsOnlyByCallsThatEnded(t *testing.T) {
+	for _, idle := range []time.Duration{0, time.Second, time.Minute, time.Hour, 24 * time.Hour} {
+		now := int64(1)
+		g := NewGate(&GateOptions{MaxWait: -1, Now: func() time.Time { return time.Unix(0, now) }})
+		for range startLimit - 1 {
+			g.tryEnter(now) // and never leaves
+		}
+		now += int64(idle)
+		for range 20 {
+			start := now
+			if !g.tryEnter(now) {
+				t.Fatalf("idle for %v: no room beside %+v", idle, g.Stats())
+			}
+			now += 1e6
+			g.leave(start, Success, now)
+			now += 200e6
+		}
+		for wave := range 3 {
+			for g.tryEnter(now) {
+			}
+			filled := now
+			for !enters(t, g) {
+				if now += 10e6; now-filled > 2*hungAfter+int64(100*time.Millisecond) {
+					t.Fatalf("idle for %v, wave %d: nobody was admitted for %v: %+v, %v without queueing",
+						idle, wave, time.Duration(now-filled), g.Stats(), time.Duration(g.control.finder.baseLatency()))
+				}
+			}
+		}
+	}
+}
+
+// Calls that hung and end together are no crowd that needs room.
+func TestGateMakesNoRoomForHungCallsThatEnd(t *testing.T) {
+	const rate, stall, until = 5000, 10e9, 25e9
+	s := newSimulation(1)
+	g := NewGate(&GateOptions{MaxWait: -1, Now: func() time.Time { return time.Unix(0, s.now) }})
+	limit, before, most := func() int { s := g.Stats(); return s.Limit - s.Hung }, 0, 0
+	var arrive func()
+	arrive = func() {
+		s.After(1e9/rate, arrive)
+		start, took := s.now, int64(mean)
+		if !enters(t, g) {
+			return
+		}
+		if s.now >= stall && s.now < until {
+			took = until - s.now + s.random.Int64N(100e6)
+		}
+		s.After(took, func() { g.leave(start, Success, s.now) })
+		if s.now < stall {
+			before = limit()
+		}
+		most = max(most, limit())
+	}
+	s.After(0, arrive)
+	s.run(until - 1)
+	hung := g.Stats().Hung
+	s.run(until + 10e9)
+	if hung < 10*before || most > 4*before+4 {
+		t.Errorf("%d calls hung at a limit of %d, and then it was %d, want at most room for four times as many", hung, before, most)
+	}
+}
+
+// A server of few workers that has become slow ends a call now and then, and none of its calls hangs.
+func TestGateTakesFewSlowCallsForHung(t *testing.T) {
+	const slowAt, slower, most = 20e9, 100, 100
+	for _, workers := range []int{1, 2} {
+		for seed := range uint64(3) {
+			load := workload{
+				rate: func(now int64) float64 {
+					if now < slowAt {
+						return float64(workers) * 50
+					}
+					return float64(workers) * 200 / slower // twice the capacity
+				},
+				work: func(r *rand.Rand, now int64) int64 {
+					if now < slowAt {
+						return int64(r.ExpFloat64() * mean)
+					}
+					return int64(r.ExpFloat64() * mean * slower)
+				},
+			}
+			r, inGate := newSimRun(seed, GateOptions{MaxWait: -1}, pool(workers), load), 0
+			for now := int64(0); now < slowAt+180e9; now += 100e6 {
+				r.run(now)
+				inGate = max(inGate, r.gate.Stats().InFlight)
+			}
+			if inGate > most {
+				t.Errorf("%d workers, seed %d: %d calls were in flight, want at most %d: %+v", workers, seed, inGate, most, r.gate.Stats())
+			}
+		}
+	}
+}
+
 // Nobody comes after a call that waits, and it gets its turn.
 func TestGateLooksForHungCallsWhileOneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,8 @@ type meter struct {
 	states  [maxStates + 1]atomic.Int64 // by calls in flight: for how long, and how many ended (oneEnded each)
 	crowded atomic.Int64                // calls in flight, times nanoseconds, while these were maxStates or more
 	early   atomic.Int64                // nanoseconds of early errors
-	peak    atomic.Int64                // the most calls in flight
+	peak    atomic.Int64                // the most calls in flight, without those that hang
+	longest atomic.Int64                // the longest call that ended, without those that had hung
 	waited  atomic.Int64                // calls that had to wait
 	refused atomic.Int64                // since the gate is there
 
@@ -32,6 +33,7 @@ type meter struct {
 	sweepEnded atomic.Int64 // … and have ended
 	hungBefore atomic.Int64 // calls in flight that began before are hung
 	hung       atomic.Int64 // how many they are
+	returned   atomic.Int64 // the longest call that had hung, and has succeeded after all
 }
 
 const (
@@ -67,8 +69,8 @@ func (m *meter) changed(now int64, inFlight int, ended int64) {
 // left notes that a call ends, and reports whether it had hung. An early error says nothing about latency.
 func (m *meter) left(word uint64, start, now int64, o Outcome) (hung bool) {
 	calls, ended := inFlight(word)+1, int64(1)
-	if int64(calls) > m.peak.Load() {
-		m.peak.Store(int64(calls))
+	if counted := int64(calls) - m.hung.Load(); counted > m.peak.Load() {
+		m.peak.Store(counted)
 	}
 	if start >= m.sweepFrom.Load() {
 		m.sweepEnded.Add(1)
@@ -76,6 +78,12 @@ func (m *meter) left(word uint64, start, now int64, o Outcome) (hung bool) {
 		hung = start < m.hungBefore.Load()
 	}
 	took := min(max(now-start, 0), maxTook)
+	switch {
+	case !hung && took > m.longest.Load():
+		m.longest.Store(took)
+	case hung && o == Success && took > m.returned.Load():
+		m.returned.Store(took)
+	}
 	switch {
 	case o != Success && 2*took < m.mean.Load():
 		ended = 0
@@ -113,7 +121,7 @@ type sample struct {
 	all      departures
 	area     float64 // calls in flight, times nanoseconds
 	early    float64 // nanoseconds of early errors in it
-	peak     float64 // the most calls in flight
+	peak     float64 // the most calls in flight, without those that hang
 	expected float64 // calls that would have ended at the usual rate
 }
 
@@ -130,7 +138,7 @@ func (s *sample) meanInFlight() float64 { return s.area / max(s.all.nanos, 1) }
 // collect takes what was counted, and adds it to the curve.
 func (g *Gate) collect(now int64) (s sample) {
 	c, m := &g.curve, &g.meter
-	s.peak = float64(m.peak.Swap(int64(inFlight(g.word.Load()))))
+	s.peak = float64(m.peak.Swap(int64(g.counted())))
 	s.area, s.early = float64(m.crowded.Swap(0)), float64(m.early.Swap(0))
 	for n := range m.states {
 		state := m.states[n].Swap(0)

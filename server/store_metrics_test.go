@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/wraptest"
 	"github.com/penstock-io/penstock/storetest"
 )
 
@@ -20,4 +21,13 @@ func TestTimedStoreIsAStore(t *testing.T) {
 		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
 		return newTimedStore(farMemory{memory}, "memory", newMetrics(), nil)
 	})
+}
+
+func TestStoreMetricsChangeNoDecision(t *testing.T) {
+	wraptest.CheckWatcher(t.Context(), t, wraptest.Wrapper{Name: "timedStore", Wrap: func(s penstock.Store) penstock.Store {
+		return newTimedStore(s, "redis", newMetrics(), nil)
+	}})
+	wraptest.CheckWatcher(t.Context(), t, wraptest.Wrapper{Name: "sourceCounter", Wrap: func(s penstock.Store) penstock.Store {
+		return countSources(s, newMetrics())
+	}})
 }

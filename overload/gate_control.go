@@ -83,7 +83,7 @@ func (g *Gate) runTick(now int64) {
 	g.tick(now)
 	c.mu.Unlock()
 	if limitOf(g.word.Load()) > before {
-		g.admitWaiting(now)
+		g.admitWaiting(g.clock.Now()) // or else they would have begun before the sweep, and not count as ended since
 	}
 }
 

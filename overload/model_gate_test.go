@@ -129,7 +129,7 @@ func newSimRun(seed uint64, o GateOptions, server func(*simulation) simserver.Se
 // newSimRunOf has several gates, each of which gets its share of the calls.
 func newSimRunOf(gates int, seed uint64, o GateOptions, server func(*simulation) simserver.Server, load workload) *simRun {
 	s := newSimulation(seed)
-	o.Now = func() time.Time { return time.Unix(0, s.now) }
+	o.Now = func() time.Time { return time.Unix(0, s.now+1) } // a clock goes on between two readings in one call
 	r := &simRun{simulation: s, server: server(s), load: load}
 	for range gates {
 		r.gates = append(r.gates, &simGate{Gate: NewGate(&o)})

@@ -145,7 +145,7 @@ func ExampleRetry() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		fmt.Fprint(w, "fresh")
+		_, _ = fmt.Fprint(w, "fresh")
 	}))
 	defer server.Close()
 

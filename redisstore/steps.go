@@ -76,7 +76,7 @@ func stepOf(n *penstock.Limit) int {
 	}
 	i := slices.IndexFunc(stepRows[:], func(r stepRow) bool { return r.lua.Name == name })
 	if i < 0 { // a new algorithm
-		panic("redisstore/steps.go: stepRows has no row for " + name)
+		panic("redisstore/steps.go: stepRows has no row for " + name) //nolint:forbidigo // no input can cause it
 	}
 	return i
 }

@@ -392,9 +392,11 @@ func TestPrometheusTellsOfTheLocalCacheIfItIsOn(t *testing.T) {
 		if strings.Contains(page, "shop_org_team_over_limit_with_local_cache") {
 			t.Errorf("%d bytes: a rule of two keys has a name that it does not have there:\n%s", size, page)
 		}
-		for _, line := range []string{"ratelimit_localcache_hitCount 2\n", "ratelimit_localcache_missCount 6\n", "ratelimit_localcache_lookupCount 8\n",
+		for _, line := range []string{
+			"ratelimit_localcache_hitCount 2\n", "ratelimit_localcache_missCount 6\n", "ratelimit_localcache_lookupCount 8\n",
 			`ratelimit_service_rate_limit_over_limit_with_local_cache{domain="shop",key1="org",key2="team"} 1` + "\n",
-			"ratelimit_service_rate_limit_shop_path_login_over_limit_with_local_cache 1\n"} {
+			"ratelimit_service_rate_limit_shop_path_login_over_limit_with_local_cache 1\n",
+		} {
 			if strings.Contains(page, line) != isOn {
 				t.Errorf("%d bytes: want %q to be there: %v, in\n%s", size, line, isOn, page)
 			}

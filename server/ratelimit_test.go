@@ -131,11 +131,8 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 		}},
 		{"PENSTOCK_COMPAT=,PENSTOCK_RESP=:7", func(c *server.Config) bool { return c.Compat == "" && c.RESP.Addr == ":7" }},
 	} {
-		environ := strings.Split(c.environ, ",")
-		for i := range environ {
-			environ[i] = strings.ReplaceAll(environ[i], ";", ",")
-		}
-		if config := loadRatelimit(t, environ...); !c.is(config) {
+		environ := strings.NewReplacer(",", "\n", ";", ",").Replace(c.environ)
+		if config := loadRatelimit(t, strings.Split(environ, "\n")...); !c.is(config) {
 			t.Errorf("%s: got %+v with %+v", c.environ, config, config.Ratelimit)
 		}
 	}

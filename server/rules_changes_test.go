@@ -37,8 +37,11 @@ func TestChanges(t *testing.T) {
 		"changed":  {[]string{"- {key: user, limit: 60/1m}"}, []string{"- {key: user, limit: 6/1m}"}, "shop/user 60/1m -> 6/1m"},
 		"burst":    {[]string{"- {key: user, limit: 60/1m}"}, []string{"- {key: user, limit: 60/1m burst=9}"}, "shop/user 60/1m -> 60/1m burst=9"},
 		"shadow":   {[]string{"- {key: user, limit: 6/1m}"}, []string{"- {key: user, limit: 6/1m, shadow_mode: true}"}, "shop/user 6/1m -> 6/1m (shadow)"},
-		"removed and added": {[]string{"- {key: user, limit: 6/1m}", "- {key: a, limit: 5/1s}"}, []string{"- {key: b, limit: 7/1s}", "- {key: user, limit: 9/1m}"},
-			"shop/user 6/1m -> 9/1m, shop/a removed: 5/1s, shop/b added: 7/1s"},
+		"removed and added": {
+			[]string{"- {key: user, limit: 6/1m}", "- {key: a, limit: 5/1s}"},
+			[]string{"- {key: b, limit: 7/1s}", "- {key: user, limit: 9/1m}"},
+			"shop/user 6/1m -> 9/1m, shop/a removed: 5/1s, shop/b added: 7/1s",
+		},
 		"unlimited": {[]string{"- {key: user, limit: 6/1m}"}, []string{"- {key: user, rate_limit: {unlimited: true}}"}, "shop/user 6/1m -> unlimited"},
 		"many": {nil, many, "shop/k00 added: 1/1s, shop/k01 added: 1/1s, shop/k02 added: 1/1s, shop/k03 added: 1/1s, shop/k04 added: 1/1s, " +
 			"shop/k05 added: 1/1s, shop/k06 added: 1/1s, shop/k07 added: 1/1s, shop/k08 added: 1/1s, shop/k09 added: 1/1s, and 2 more"},

@@ -107,7 +107,7 @@ func bound(l penstock.Limit, first, last granted) int64 {
 		return perInterval(l, first, last) + last.units
 	}
 	if l.IsBucket() { // a new algorithm
-		panic(fmt.Sprintf("storetest/state.go: bound has no case for %v", l.Algorithm))
+		panic(fmt.Sprintf("storetest/state.go: bound has no case for %v", l.Algorithm)) //nolint:forbidigo // tests alone call it
 	}
 	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
 		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {

@@ -62,8 +62,8 @@ func (p packageLog) Write(line []byte) (int, error) {
 
 // useForPackages replaces the standard log.
 func useForPackages(to *slog.Logger) {
-	standard.SetFlags(0)
-	standard.SetOutput(packageLog{to})
+	standard.SetFlags(0)               //nolint:forbidigo // nothing is logged here
+	standard.SetOutput(packageLog{to}) //nolint:forbidigo // nor here
 }
 
 // ratelimitFields names the fields of JSON lines as envoyproxy/ratelimit does.

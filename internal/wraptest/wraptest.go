@@ -169,7 +169,7 @@ func (c *trial) run(t *testing.T, wrap func(penstock.Store) penstock.Store) (log
 		r, outcomes := newRecorder(), map[bool]int{}
 		decide := c.way.Open(t, c.limiters(t, rng, r, wrap))
 		for range 30 {
-			time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
+			<-time.After(time.Duration(rng.IntN(500)) * time.Millisecond)
 			keys := []string{fmt.Sprint(rng.IntN(2)), fmt.Sprint(rng.IntN(3)), fmt.Sprint(rng.IntN(3))}
 			r.begin()
 			allowed := decide(c.ctx, keys)

@@ -22,9 +22,17 @@ func TestRefusedActionsKeepUnknownParametersSecret(t *testing.T) {
 		"token=%zz" + secret, "settle=a&units=1&domain=edge&token=" + secret, "limit=5/1m&key=k&reason=r&units=" + secret, "rule=edge/tenant&format=" + secret, "n=" + secret, "keys=" + secret,
 	}
 	bodies := []struct{ kind, text string }{
-		{}, {"application/json", `{"token":"` + secret + `"}`}, {"application/json", `{"rule":"edge/tenant","key":"tenant=x","token":"` + secret + `"}`}, {"application/json", `"` + secret + `"`},
-		{"application/json", secret}, {"application/json", `{"strikes":"` + secret + `"}`}, {"application/json", `{"overrides":["` + secret + `"]}`}, {"text/csv", secret + "\n"}, {"text/csv", "rule,key,limit," + secret + "\n"},
-		{"text/csv", `rule,key,limit` + "\n" + secret}, {"text/csv", `rule,key,limit` + "\n" + `a"` + secret + `,b,c`},
+		{},
+		{"application/json", `{"token":"` + secret + `"}`},
+		{"application/json", `{"rule":"edge/tenant","key":"tenant=x","token":"` + secret + `"}`},
+		{"application/json", `"` + secret + `"`},
+		{"application/json", secret},
+		{"application/json", `{"strikes":"` + secret + `"}`},
+		{"application/json", `{"overrides":["` + secret + `"]}`},
+		{"text/csv", secret + "\n"},
+		{"text/csv", "rule,key,limit," + secret + "\n"},
+		{"text/csv", `rule,key,limit` + "\n" + secret},
+		{"text/csv", `rule,key,limit` + "\n" + `a"` + secret + `,b,c`},
 	}
 	routes := []string{"POST /v1/keys", "DELETE /v1/keys", "PUT /v1/overrides", "DELETE /v1/overrides", "PUT /v1/candidates", "DELETE /v1/candidates"}
 	if len(routes) != adminapi.NumberOfActions() {

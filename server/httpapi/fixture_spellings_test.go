@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -414,9 +413,4 @@ func escaped(text string) string {
 		out.WriteString("%" + strings.ToUpper(strconv.FormatUint(uint64(b)|0x100, 16)[1:]))
 	}
 	return out.String()
-}
-
-func sourceOf(parameter string) *source {
-	at := slices.IndexFunc(sources, func(s source) bool { return s.parameter == parameter })
-	return &sources[at]
 }

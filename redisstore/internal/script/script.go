@@ -35,7 +35,7 @@ var files embed.FS
 func read(name string) string {
 	text, err := files.ReadFile(name)
 	if err != nil { // names are constants: a new algorithm has no file yet
-		panic("redisstore/internal/script: " + err.Error())
+		panic("redisstore/internal/script: " + err.Error()) //nolint:forbidigo // no input can cause it
 	}
 	return string(text)
 }

@@ -255,8 +255,14 @@ descriptors:
 	var unmatched atomic.Int64
 	count := func(string, []rules.Entry) { unmatched.Add(1) }
 	for _, o := range []engine.Options{
-		{}, {CompatEnvoy: true}, {QuotaMode: true}, {QuotaMode: true, CompatEnvoy: true}, {DenyUnmatched: true}, {Shadow: true},
-		{CompatEnvoy: true, StopIncrement: true, OverLimitKeys: 100, CountHits: true, NearLimitRatio: 0.8}, {OverLimitKeys: 100, CacheDenials: true},
+		{},
+		{CompatEnvoy: true},
+		{QuotaMode: true},
+		{QuotaMode: true, CompatEnvoy: true},
+		{DenyUnmatched: true},
+		{Shadow: true},
+		{CompatEnvoy: true, StopIncrement: true, OverLimitKeys: 100, CountHits: true, NearLimitRatio: 0.8},
+		{OverLimitKeys: 100, CacheDenials: true},
 	} {
 		o.OnUnmatched = count
 		for _, keys := range [][]string{{"user"}, {"user", "open"}, {"open"}, {"user", "path"}, {"quota"}, {"quota", "user"}, {"shadow", "user"}, {"two"}, {"two", "path"}, {"tokens"}, {"free", "user"}} {

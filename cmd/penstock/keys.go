@@ -185,14 +185,18 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	case s.isBanned(): // whatever is left
 	case s.Decision.ResetAfter > 0:
 		row("full", "in "+seconds(s.Decision.ResetAfter))
-	case s.Decision.Remaining > 0:
+	case s.Decision.Remaining > 0 && s.Decision.Source != penstock.SourceFallback.String():
 		row("full", "now: nothing is charged to this key")
 	}
 	for i := range s.Also {
 		row("also", s.Also[i].summary(k))
 	}
-	if s.Decision.Source != penstock.SourceStore.String() {
-		row("source", s.Decision.Source)
+	switch source := s.Decision.Source; source {
+	case penstock.SourceStore.String():
+	case penstock.SourceFallback.String():
+		row("source", source+": the store is unavailable, and what it has counted is neither seen nor changed here")
+	default:
+		row("source", source)
 	}
 	_ = table.Flush() // fails only if the output is closed
 }
@@ -217,6 +221,8 @@ func (s *keyState) left() string {
 func (s *keyState) refunded(k *keyCommand) string {
 	n := -s.Decision.Granted
 	switch {
+	case n == 0 && s.Decision.Source == penstock.SourceFallback.String():
+		return "0: nothing was charged to this key since the store is unavailable"
 	case n == 0:
 		return "0: nothing was charged to this key"
 	case n < k.units:

@@ -23,7 +23,7 @@ import (
 // server with the settings of this machine: the config file and the environment, as
 // penstock serve reads them.
 type connectFlags struct {
-	server, config            string
+	server, config, store     string
 	withoutToken              bool
 	token, tokenFile          string
 	ca, clientCert, clientKey string
@@ -108,6 +108,9 @@ func (f *connectFlags) settings() (*server.Config, error) {
 	flags := map[string]string{}
 	if f.config != "" {
 		flags["config"] = f.config
+	}
+	if f.store != "" {
+		flags["store"] = f.store
 	}
 	environ := os.Environ()
 	if _, isMeant := server.RatelimitVariables(environ); isMeant {

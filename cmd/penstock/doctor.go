@@ -51,12 +51,9 @@ The exit code is 0 if nothing is broken, 1 if something is, and 2 if the setting
 }
 
 func (d *doctor) run(c *cobra.Command, _ []string) error {
-	settings, err := (&connectFlags{config: d.config}).settings()
+	settings, err := (&connectFlags{config: d.config, store: d.store}).settings()
 	if err != nil {
 		return err
-	}
-	if d.store != "" {
-		settings.Store = d.store
 	}
 	if strings.HasPrefix(settings.Store, "memory:") {
 		return errors.New("the store is memory: want --store with a URL such as redis://localhost:6379 or postgres://localhost/penstock")

@@ -145,6 +145,9 @@ func (c *Checker) beginArray(kind byte, text []byte) error {
 	if n <= 0 {
 		return c.endElement()
 	}
+	if n > MaxReply/elementSize { // more than any budget, and perhaps than 32 bits hold as bytes
+		return badf("an array of more than %d elements", MaxReply/elementSize)
+	}
 	if c.depth == maxDepth {
 		return badf("arrays nested more than %d deep", maxDepth)
 	}
@@ -178,6 +181,8 @@ func (c *Checker) begin(kind byte, text []byte) error {
 	switch {
 	case c.depth > 0 && kind == '>':
 		return badf("a push within another reply")
+	case c.depth > 0 && kind == '|' && c.watching: // what it contains would be taken for parts of the message
+		return badf("an attribute within a message that has none")
 	case c.depth > 0:
 		if kind != '|' { // which belongs to the element that follows
 			c.left[c.depth-1]--

@@ -110,6 +110,8 @@ var hostile = map[string][2]string{
 	"huge text":                {ping, "$2147483647\r\n"},
 	"huge array":               {ping, "*2147483647\r\n"},
 	"huge map":                 {ping, "%1000000000\r\n"},
+	"array beyond 32 bits":     {ping, "*33554432\r\n"},
+	"map beyond 32 bits":       {ping, "%33554432\r\n"},
 	"arrays of arrays":         {ping, strings.Repeat("*300000\r\n", 2)},
 	"deep array":               {ping, strings.Repeat("*1\r\n", maxDepth+1)},
 	"many texts":               {ping, "*100\r\n" + strings.Repeat("$1000000\r\n"+strings.Repeat("x", 1000000)+"\r\n", 34)},
@@ -133,6 +135,7 @@ var hostile = map[string][2]string{
 	"half an address":          {getMaster, "*1\r\n$1\r\na\r\n"},
 	"nested address":           {getMaster, "*1\r\n*2\r\n+a\r\n+b\r\n"},
 	"short event":              {"", event(">", "+switch-master", "m a 1 b")},
+	"event with an attribute":  {"", strings.Replace(event(">", "+switch-master", "m a 1 b"), "\r\n", "\r\n|1\r\n+a\r\n+b\r\n", 1)},
 	"nested event":             {"", ">3\r\n+message\r\n+a\r\n*0\r\n"},
 	"long event":               {"", event(">", "+sentinel", strings.Repeat("x ", maxWatched/2))},
 }

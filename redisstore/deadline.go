@@ -55,13 +55,21 @@ func (s *Store) deadlineAfter(ctx context.Context, start time.Time, timeout time
 	d.begin(ctx, start, s.answers, limited)
 	d.set(now, timeout, latest)
 	if !now.Before(latest) {
-		d.began = start
-		d.end()
+		d.endLate(now)
 	}
 	if ctx.Done() != nil {
 		d.detach = context.AfterFunc(ctx, d.leave)
 	}
 	return d
+}
+
+// endLate ends calls whose time was up before they could be sent.
+func (d *deadline) endLate(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.began = d.start
+	d.isBusy = d.answers.latest().After(now.Add(-d.timeout))
+	d.end()
 }
 
 const (
@@ -251,10 +259,13 @@ func (d *deadline) stop() {
 		stopped = d.detach() && stopped
 		d.detach = nil
 	}
-	if stopped && !d.hasEnded.Load() {
-		d.mu.Lock()
+	d.mu.Lock()
+	reusable := stopped && !d.hasEnded.Load() // which expire may have changed after its timer was set again
+	if reusable {
 		d.due = time.Time{}
-		d.mu.Unlock()
+	}
+	d.mu.Unlock()
+	if reusable {
 		d.Context = context.Background() // keeps nothing alive
 		deadlinePool.Put(d)
 	}

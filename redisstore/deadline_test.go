@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -169,6 +171,56 @@ func TestDeadlineTimerFiresWhileItIsReused(t *testing.T) {
 		d.stop()
 	}
 	late.Wait()
+}
+
+// A timer that fires while its deadline is stopped may end it, and then no other call gets it.
+func TestDeadlineThatEndsWhileItIsStoppedIsNotReused(t *testing.T) {
+	d := (&Store{answers: newAnswerLog(time.Hour)}).deadlineAfter(t.Context(), time.Now(), time.Hour)
+	d.mu.Lock() // as the timer does
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		d.stop()
+	}()
+	for stacks := make([]byte, 1<<20); !waitsIn(stacks[:runtime.Stack(stacks, true)], "(*deadline).stop("); {
+		runtime.Gosched()
+	}
+	d.end()
+	d.mu.Unlock()
+	if <-stopped; d.Context != t.Context() {
+		t.Error("a deadline that has ended was returned to the pool")
+	}
+}
+
+// waitsIn reports whether a goroutine waits for a mutex in a function.
+func waitsIn(stacks []byte, function string) bool {
+	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
+		if bytes.Contains(stack, []byte("[sync.Mutex.Lock")) && bytes.Contains(stack, []byte(function)) {
+			return true
+		}
+	}
+	return false
+}
+
+// A call whose last part begins after its time is up, because Redis or this process was slow, ends at once. That is an
+// outage only if Redis does not answer others.
+func TestDeadlineOfLatePart(t *testing.T) {
+	const timeout = 50 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		for ago, want := range map[time.Duration]error{timeout / 2: penstock.ErrBusy, timeout: penstock.ErrUnavailable} {
+			s := &Store{answers: newAnswerLog(timeout)}
+			start := time.Now()
+			time.Sleep(maxTimeouts * timeout)
+			s.answers.note(3, start) // of a Cluster
+			time.Sleep(ago)
+			d := s.deadlineAfter(context.Background(), start, timeout)
+			err := s.callError(d, &Call{Script: &Script{Name: "take"}, Err: d.ended()})
+			if !errors.Is(err, want) {
+				t.Errorf("Redis answered others %v ago: got %v, want %v", ago, err, want)
+			}
+			d.stop()
+		}
+	})
 }
 
 // A caller that leaves while it opens a connection, for which others wait, says nothing about their calls.

@@ -329,7 +329,8 @@ func combine(states []*KeyState) *KeyState {
 	}
 	tightest := states[most]
 	if len(states) > 1 {
-		tightest.Of, tightest.Also = states[0].Rule, slices.Delete(states, most, most+1)
+		tightest.Of = states[0].Rule
+		tightest.Also = slices.Delete(states, most, most+1) // not before: it may move another to the front
 	}
 	return tightest
 }

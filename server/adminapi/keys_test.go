@@ -218,6 +218,33 @@ func TestKeysTellWhatIsDoneInPart(t *testing.T) {
 	}
 }
 
+// Whichever limit of a rule is the tightest, its state tells the rule, and has those under the other limits beside it.
+func TestKeysTellTheRuleOfTheTightestLimit(t *testing.T) {
+	names := []string{"sms/phone", "sms/phone//1d", "sms/phone//7d"}
+	for tightest := range names {
+		counts := []any{20, 20, 20}
+		counts[tightest] = 9
+		e := newEngine(t)
+		set, err := rules.Parse(rules.File{Name: "sms.yaml", Text: fmt.Appendf(nil, "domain: sms\ndescriptors: [{key: phone, limit: %d/1h, also: [%d/1d, %d/7d]}]", counts...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetRules(set)
+		var got adminapi.KeyState
+		w := send(newServer(t, e, adminapi.Options{Loopback: true}), "GET", "/v1/keys?domain=sms&phone=138")
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		var others []string
+		for _, state := range got.Also {
+			others = append(others, state.Rule)
+		}
+		if want := slices.Delete(slices.Clone(names), tightest, tightest+1); got.Rule != names[tightest] || got.Of != names[0] || !slices.Equal(others, want) {
+			t.Errorf("%v: got %s of %s, beside %q, want %s of %s, beside %q", counts, got.Rule, got.Of, others, names[tightest], names[0], want)
+		}
+	}
+}
+
 func TestKeysResetOfAnyBytes(t *testing.T) {
 	onEachStore(t, func(t *testing.T, e *engine.Engine) {
 		s := newServer(t, e, adminapi.Options{Loopback: true})

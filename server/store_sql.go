@@ -67,11 +67,16 @@ func mysqlSource(text string) (string, error) {
 // sqliteSource adds what a file needs that several connections write: a log beside it. The
 // operating system writes that to the disk when it likes, so a loss of power can lose the last units.
 func sqliteSource(text string) (string, error) {
-	file := strings.TrimPrefix(strings.TrimPrefix(text, "sqlite:"), "//")
+	file := sqliteFile(text)
 	if file == "" || strings.ContainsAny(file, "?#%") {
 		return "", errors.New("want sqlite:FILE")
 	}
 	return "file:" + file + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)", nil
+}
+
+// sqliteFile returns the file of a URL, which may be relative: sqlite:FILE or sqlite://FILE.
+func sqliteFile(text string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(text, "sqlite:"), "//")
 }
 
 // A sqlServer is a database as a monitor sees it. It is one shard: what a server loses, it loses as a whole.

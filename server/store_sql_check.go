@@ -44,7 +44,7 @@ func CheckSQL(ctx context.Context, c *Config, create bool) (found []redisstore.F
 	if !ok {
 		return nil, nil
 	}
-	if path := strings.TrimPrefix(c.Store, "sqlite:"); !create && scheme.dialect == sqlstore.SQLite && isMissing(path) {
+	if path := sqliteFile(c.Store); !create && scheme.dialect == sqlstore.SQLite && isMissing(path) {
 		return []redisstore.Finding{{What: "file", State: redisstore.Broken, Detail: path + " does not exist", Advice: missingAdvice}}, nil
 	}
 	db, err := openDatabase(c.Store, scheme)
@@ -121,7 +121,6 @@ const missingAdvice = "a daemon creates it when it starts, and --create does so 
 
 // isMissing reports whether a file is missing in a directory that exists.
 func isMissing(path string) bool {
-	path, _, _ = strings.Cut(path, "?")
 	_, err := os.Stat(path)
 	_, dirErr := os.Stat(filepath.Dir(path))
 	return errors.Is(err, fs.ErrNotExist) && dirErr == nil

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 // Errors have the texts of the drivers. Ports are in some of them, and look like codes.
@@ -33,5 +38,25 @@ func TestSQLAdvice(t *testing.T) {
 	}
 	if got := sqlAdvice(fmt.Errorf("timeout: %w", context.DeadlineExceeded), "other"); !strings.Contains(got, "locks the table") {
 		t.Errorf("locked: got %q", got)
+	}
+}
+
+// A file is the same with two slashes as without, also one that is relative, and a check creates none.
+func TestCheckSQLFindsFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("data", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"sqlite:data/a.db", "sqlite://data/b.db", "sqlite://c.db"} {
+		c := &Config{Store: url, SQLTimeout: time.Minute}
+		for i, want := range []redisstore.FindingState{redisstore.Broken, redisstore.Works, redisstore.Works} {
+			found, err := CheckSQL(t.Context(), c, i == 1)
+			if err != nil || len(found) == 0 || found[0].State != want {
+				t.Errorf("%s, create %t: got %v, %v, want %v", url, i == 1, found, err, want)
+			}
+			if _, err := os.Stat(sqliteFile(url)); i == 0 && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: the check has created the file: %v", url, err)
+			}
+		}
 	}
 }

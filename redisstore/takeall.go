@@ -25,7 +25,7 @@ import (
 // refunds them in a second if one denies or does not answer; the refunds have
 // [Options].Timeout once more, also after 20 timeouts. It peeks before, in a round trip, if a
 // key denied the last call or if the requests have an ID. Each of these calls all nodes at the
-// same time. Each request leaves a record, for twice the Timeout and ten seconds.
+// same time. Each request leaves a record, for 40 Timeouts and ten seconds.
 //
 // It never admits too much. Other callers may see units reserved for a moment, and be
 // denied because of it; a call that is denied after it has reserved something tries once

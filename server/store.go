@@ -115,7 +115,7 @@ func (s *Server) requestLimits() requestlimits.Options {
 		r.MaxStoreBytes, r.StorePrefix = c.RequestLimitsMaxRedisBytes, c.RedisPrefix
 	}
 	if strings.HasPrefix(c.Store, "redis-cluster:") {
-		r.TakeAllMemory = 2*c.RedisTimeout + 10*time.Second // see redisstore.Store.TakeAll
+		r.TakeAllMemory = 40*c.RedisTimeout + 10*time.Second // see redisstore.Store.TakeAll
 	}
 	return r
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"time"
 
@@ -245,7 +246,8 @@ func (l *Lane) AtMost() int64 {
 	case penstock.LeakyBucket: // one request may act at the very end of what the ones before it reserved
 		return n.Count + l.largestCost() - 1
 	case penstock.FixedWindow:
-		return windowsInPeriod(l.Limit) * n.Count
+		windows := windowsInPeriod(l.Limit)
+		return windows * min(n.Count, math.MaxInt64/windows)
 	case penstock.SlidingWindow:
 		return max(n.Count, 2*n.Count-2)
 	}

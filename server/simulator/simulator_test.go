@@ -97,6 +97,14 @@ func TestLanesSayWhatMayPassInAPeriod(t *testing.T) {
 	}
 }
 
+// A window may have a count of which a period, with the windows that it touches, has more than a number holds.
+func TestLaneSaysWhatMayPassOfAHugeCount(t *testing.T) {
+	l := lane(run(t, "9000000000000000000/1m fixed-window", "edge"), penstock.FixedWindow)
+	if got := l.AtMost(); l.Err != nil || got < l.Limit.Count {
+		t.Errorf("at most %d, %v, want %d or more", got, l.Err, l.Limit.Count)
+	}
+}
+
 // A lane is what a limiter decides, and RetryAfter is true.
 func TestRunArrivalsEqualsALimiter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))

@@ -96,7 +96,8 @@ func (d *deadline) set(now time.Time, timeout time.Duration, latest time.Time) {
 
 // setTimer sets the timer to a time, or to the latest.
 func (d *deadline) setTimer(now, due time.Time) {
-	if d.due = due; d.latest.Before(due) {
+	d.due = due
+	if d.latest.Before(due) {
 		d.due = d.latest
 	}
 	d.timer.Reset(d.due.Sub(now))
@@ -180,12 +181,12 @@ func (d *deadline) progressed(end time.Time) bool {
 	if d.queue != nil && !d.limited && d.queue.abandoned.Load() == 0 {
 		return true
 	}
-	since := end.Add(-d.timeout)
-	if d.limited {
-		since = end.Add(-min(batchTime, d.timeout))
+	since := d.sentAt
+	if timeoutAgo := end.Add(-d.timeout); !d.limited && since.Before(timeoutAgo) {
+		since = timeoutAgo
 	}
-	if d.limited == d.sentAt.Before(since) {
-		since = d.sentAt
+	if batchAgo := end.Add(-min(batchTime, d.timeout)); d.limited && since.After(batchAgo) {
+		since = batchAgo
 	}
 	if d.queue != nil {
 		return d.answers.latest().After(since)

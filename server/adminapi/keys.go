@@ -75,7 +75,8 @@ func (e *partialError) add(t keyTarget, err error) {
 	case err == nil:
 		e.done = append(e.done, t.rule.Name)
 	default:
-		if e.failed = append(e.failed, t.rule.Name); e.cause == nil {
+		e.failed = append(e.failed, t.rule.Name)
+		if e.cause == nil {
 			e.cause = err
 		}
 	}

@@ -50,7 +50,8 @@ func (s *Server) underAllLimits(t keyTarget) []keyTarget {
 	var all []keyTarget
 	for _, rule := range t.rule.Limits() {
 		under := s.underOverride(newTarget(rule, t.key))
-		if all = append(all, under); rule == t.rule && under.isExempt() {
+		all = append(all, under)
+		if rule == t.rule && under.isExempt() {
 			break
 		}
 	}

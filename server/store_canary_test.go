@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -48,6 +49,30 @@ func TestMonitorLogsWhileACheckHangs(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// A failingStore answers every call with an error.
+type failingStore struct {
+	hangingStore
+	err error
+}
+
+func (s failingStore) Take(context.Context, penstock.Request) (penstock.Decision, error) {
+	return penstock.Decision{}, s.err
+}
+
+// A store that is too busy for the checks, because of a crowd of requests, is up.
+func TestMonitorTakesBusyStoreForUp(t *testing.T) {
+	for err, want := range map[error]bool{penstock.ErrBusy: false, penstock.ErrUnavailable: true} {
+		m := newMonitor(failingStore{err: fmt.Errorf("%w: %w", err, context.DeadlineExceeded)}, "Redis", newMetrics(), slog.New(slog.DiscardHandler))
+		m.canaries = newCanaries(m.remote)
+		for range maxFailures {
+			m.checkCanaries(t.Context())
+		}
+		if got := m.reason(); got != nil != want {
+			t.Errorf("checks fail with %v: got %v, want an outage: %t", err, got, want)
+		}
+	}
 }
 
 // Each case is a sequence of run IDs by address, and the addresses that the last one reports as

@@ -108,6 +108,7 @@ const (
 	deniedLine   = `^one unit +denied, passes in `
 	besideLine   = `^also +sms/phone, 60/30d fixed-window: .*55 of 60 left, one unit would pass$`
 	deniedJSON   = `"would_allow": false,\n *"retry_after": \d`
+	ownJSON      = `"of": "sms/phone",\n *"also": \[\n *\{\n *"rule": "sms/phone//60d",` // its own limit is the tightest
 	bothJSON     = `"of": "sms/phone",\n *"also": \[\n *\{\n *"rule": "sms/phone",`
 )
 
@@ -179,6 +180,8 @@ var alsoTests = map[string]func(a *alsoTest){
 		}
 		a.call("POST /v1/keys?domain=sms&phone=KEY&reason=test", `"would_allow": true`, bothJSON, `"remaining": 56`)
 		a.call("DELETE /v1/keys?domain=sms&phone=KEY&reason=test", `"remaining": 5,`, bothJSON, `"remaining": 60,`)
+		a.run("override set sms/phone KEY ban --reason test", 0)
+		a.call("GET /v1/keys?rule=sms/phone&key=KEY", `"rule": "sms/phone",`, ownJSON)
 	},
 	"/v1/inspect": func(a *alsoTest) {
 		for _, key := range []string{"key=KEY", "domain=sms&phone=KEY", "rule=sms/phone&key=KEY"} {

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/penstock-io/penstock"
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"

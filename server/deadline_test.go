@@ -50,6 +50,7 @@ func answersBeforeDeadlineWhileRedisStalls(t *testing.T, compat string) {
 	if err := stalling.Pause(); err != nil {
 		t.Fatal(err)
 	}
+	_ = ask("user") // on a busy machine, an answer to another call may be read only now: Redis is called busy then, and not down
 	var wg sync.WaitGroup
 	for i := range 12 {
 		keys := [][]string{{"user"}, {"path"}, {"user", "path"}}[i%3]

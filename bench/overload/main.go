@@ -64,7 +64,7 @@ func main() {
 func command(t *testing.T, args []string, stdout, stderr io.Writer) int {
 	silenceLogs()
 	b := &bench{Run: harness.New("overload", stdout, stderr), t: t}
-	b.Flags.StringVar(&b.csv, "csv", "", "write goodput by offered load to this `file`, for bench/plots")
+	b.Flags.StringVar(&b.csv, "csv", "", "write goodput and p99 by offered load to this `file`, for bench/plots")
 	b.Flags.StringVar(&b.realCSV, "real-csv", "", "write goodput of real servers by offered load to this `file`, for bench/plots")
 	b.Flags.DurationVar(&b.realTurn, "real-turn", 10*time.Second, "how long a real server has each load")
 	b.Flags.StringVar(&b.under, "real-under", "", "start real servers by this `command`, such as taskset -c 0")
@@ -227,7 +227,7 @@ func (b *bench) processor() {
 // offered is goodput by offered load: ten workers that keep the processor busy, and ten that
 // wait for something else.
 func (b *bench) offered() {
-	lines := [][]string{{"case", "limiter", "offered", "goodput"}}
+	lines := [][]string{{"case", "limiter", "offered", "goodput", "p99"}}
 	add := func(processor string, libraries []library) {
 		offers := harness.Scale(b.Run, []float64{0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10}, []float64{0.5, 3})
 		p := harness.Scale(b.Run, phases{5 * time.Second, 20 * time.Second, 35 * time.Second}, phases{0, time.Second, 2 * time.Second})
@@ -240,7 +240,8 @@ func (b *bench) offered() {
 				b.Find("refused at 0.8 of the capacity, processor "+processor, "≤ 0.2 %", s.refused <= 0.002, "%.2f %%", 100*s.refused)
 			}
 			served := strconv.FormatFloat(s.good, 'f', 0, 64)
-			lines = append(lines, []string{processor, l.name, strconv.FormatFloat(1000*times, 'f', 0, 64), served})
+			p99 := strconv.FormatFloat(float64(s.p99)/float64(time.Millisecond), 'f', 0, 64)
+			lines = append(lines, []string{processor, l.name, strconv.FormatFloat(1000*times, 'f', 0, 64), served, p99})
 			return served
 		})
 	}

@@ -337,6 +337,17 @@ func readCase(rows [][]string, which string, times float64) []series {
 	return readSeries(of, times)
 }
 
+// readLatencies returns the series of the last figure of a case, as far as it is on the axis: where nothing is served there is none.
+func readLatencies(rows [][]string, which string, y axis) []series {
+	var of [][]string
+	for _, row := range rows {
+		if ms := numbers(row[len(row)-1])[0]; ms >= y.low && ms <= y.high {
+			of = append(of, []string{row[0], row[1], row[2], row[len(row)-1]})
+		}
+	}
+	return readCase(of, which, 1)
+}
+
 // readColumns returns the series of the columns after the first, which is the time.
 func readColumns(rows [][]string, names ...string) []series {
 	all := make([]series, len(names))
@@ -388,17 +399,26 @@ func drawKeys(rows [][]string) string {
 
 // drawOverload plots goodput against offered load.
 func drawOverload(rows [][]string, which, title string) string {
-	all := readCase(rows, which, 1)
-	c := newCanvas(860, 470, title)
+	c := newCanvas(860, 830, title)
 	c.text(16, 46, "start", "soft", "A server of 1,000 calls a second: ten workers, 10 ms a call.")
-	x, y := axis{500, 10_000, 60, 620, true}, axis{0, 1100, 400, 80, false}
-	c.grid(x, y, steps(250, 1001)...)
-	c.ticks(x, 420, "end", "%.0f", 500, 1000, 2000, 5000, 10_000)
-	c.text(340, 442, "middle", "soft", "calls offered, a second")
-	c.line(x.at(1000), y.at(1100), x.at(1000), y.at(0), "axis")
-	c.text(x.at(1000)+6, y.at(1100)+10, "start", "soft", "capacity")
-	c.lines(all, x, y, 630, "%s, %.0f")
+	y := axis{0, 1100, 400, 80, false}
+	c.drawOffered(readCase(rows, which, 1), y, steps(250, 1001), "%s, %.0f")
+	c.text(16, 462, "start", "ink title", "How long calls take, p99 in milliseconds (lower is better)")
+	ms := axis{40, 2000, 770, 490, true}
+	c.drawOffered(readLatencies(rows, which, ms), ms, []float64{50, 100, 200, 500, 1000}, "%s, %.0f ms")
 	return c.String()
+}
+
+// drawOffered plots figures against the calls offered to a server of 1,000 a second.
+func (c *canvas) drawOffered(all []series, y axis, marks []float64, format string) {
+	x := axis{500, 10_000, 60, 620, true}
+	c.grid(x, y, marks...)
+	bottom := y.at(y.low)
+	c.ticks(x, bottom+20, "end", "%.0f", 500, 1000, 2000, 5000, 10_000)
+	c.text(340, bottom+42, "middle", "soft", "calls offered, a second")
+	c.line(x.at(1000), y.at(y.high), x.at(1000), bottom, "axis")
+	c.text(x.at(1000)+6, y.at(y.high)+10, "start", "soft", "capacity")
+	c.lines(all, x, y, 630, format)
 }
 
 // drawRealOverload plots what a real server serves of its capacity, against the load as a multiple of that.

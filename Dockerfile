@@ -7,7 +7,7 @@
 #
 # In place of envoyproxy/ratelimit it needs no command: with that service's variables serve acts as
 # /bin/ratelimit, which is there too.
-# The compiler runs on the machine that builds, for whatever architecture. It is the one that go.mod names.
+# The compiler runs on the machine that builds, for whatever architecture. It is, or downloads, the one that go.mod names.
 FROM --platform=$BUILDPLATFORM golang:1.26.8@sha256:3c3e25a4da13fd0478eed2df1eb35a0e667094a7124d3993a6a1d30f71c17e79 AS build
 ARG TARGETOS TARGETARCH
 ENV GOTOOLCHAIN=auto

@@ -95,3 +95,23 @@ func TestCommandsPrintNothingOfFilesThatATerminalActsOn(t *testing.T) {
 		}
 	}
 }
+
+// A file gets each key as it is, for import; a terminal gets nothing that it acts on.
+func TestExportedCSVIsHarmlessOnATerminal(t *testing.T) {
+	text := "rule,key,limit\n"
+	for _, key := range hostile {
+		text += `shop/user,"` + key + `",ban` + "\n"
+	}
+	if got := csvFor([]byte(text), false); string(got) != text {
+		t.Errorf("a file gets %q, want %q", got, text)
+	}
+	got := string(csvFor([]byte(text), true))
+	for _, r := range got {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Errorf("a terminal gets %q", r)
+		}
+	}
+	if !strings.HasPrefix(got, "rule,key,limit\nshop/user,") || !strings.HasSuffix(got, "ban\n") {
+		t.Errorf("a terminal gets %q", got)
+	}
+}

@@ -222,10 +222,22 @@ func overrideExportCommand() *cobra.Command {
 		if err == nil && o.format == "json" {
 			printJSON(c.OutOrStdout(), text)
 		} else if err == nil {
-			_, err = c.OutOrStdout().Write(text)
+			_, err = c.OutOrStdout().Write(csvFor(text, isTerminal(c.OutOrStdout())))
 		}
 		return err
 	})
+}
+
+// csvFor returns CSV as a file has it, or a terminal, which would act on control characters in keys.
+func csvFor(text []byte, terminal bool) []byte {
+	if !terminal {
+		return text
+	}
+	lines := strings.Split(string(text), "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	return []byte(strings.Join(lines, "\n"))
 }
 
 func (o *overrideSubcommand) addFilter(c *cobra.Command) {

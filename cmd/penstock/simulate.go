@@ -63,9 +63,10 @@ func trafficHelp() string {
 // wantsColor reports whether the output is a terminal whose user has not disabled
 // colors.
 func wantsColor(out any) bool {
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(out)
+}
+
+func isTerminal(out any) bool {
 	f, ok := out.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	return term.IsTerminal(int(f.Fd()))
+	return ok && term.IsTerminal(int(f.Fd()))
 }

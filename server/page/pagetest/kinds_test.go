@@ -38,8 +38,10 @@ var kinds = append([]kind{
 	{name: "metadata", rule: `limit: 3/1h, metadata: {tier: gold}`},
 	{name: "metrics", rule: `limit: 3/1h, detailed_metric: true, value_to_metric: true`},
 	{name: "named", rule: `rate_limit: {name: by-name, unit: hour, requests_per_unit: 3}`},
-	{name: "nested", rule: `descriptors: [{key: "a-long-key/with-slashes", value: "/a/very/long/path/of/a/request/to/this/service/*", descriptors: [{key: remote_address, limit: 3/1h}]}]`,
-		below: []string{"a-long-key/with-slashes=/a/very/long/path/of/a/request/to/this/service/index.html", "remote_address=203.0.113.9"}},
+	{
+		name: "nested", rule: `descriptors: [{key: "a-long-key/with-slashes", value: "/a/very/long/path/of/a/request/to/this/service/*", descriptors: [{key: remote_address, limit: 3/1h}]}]`,
+		below: []string{"a-long-key/with-slashes=/a/very/long/path/of/a/request/to/this/service/index.html", "remote_address=203.0.113.9"},
+	},
 	{name: "none", rule: `limit: 0/1h`},
 	{name: "penalized", rule: `limit: 3/1h, penalty: {after: 2/1m, for: 10m, up_to: 24h}`},
 	{name: "priority", rule: `limit: 9/1h, descriptors: [{key: priority, value: batch, keep_free: 30%}]`, below: []string{"priority=batch"}},

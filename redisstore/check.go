@@ -391,7 +391,7 @@ func (c *checker) checkClock() {
 		state, advice = Degraded, "decisions follow the clock of Redis, those of a fallback the local one: synchronise them"
 	}
 	c.found("clock", state, "differs from this machine's by "+ahead.Round(time.Millisecond).String(), advice)
-	v := trips.Judge(c.timeout)
+	v := trips.Assess(c.timeout)
 	c.found("round trip", []FindingState{Works, Degraded, Broken}[v.Grade], v.Detail, v.Advice)
 }
 

@@ -110,7 +110,7 @@ func measureSQL(ctx context.Context, db *sql.DB, d sqlstore.Dialect, c *Config) 
 		f.Detail, f.Advice = serverWords(err), sqlAdvice(err, checkURL)
 		return f
 	}
-	v := trips.Judge(c.SQLTimeout)
+	v := trips.Assess(c.SQLTimeout)
 	f.State = []redisstore.FindingState{redisstore.Works, redisstore.Degraded, redisstore.Broken}[v.Grade]
 	f.Detail, f.Advice = v.Detail, v.Advice
 	return f

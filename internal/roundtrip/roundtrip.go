@@ -48,8 +48,8 @@ func (t *Trips) add(trip time.Duration) {
 	*t = append(*t, trip)
 }
 
-// A Verdict says what trips mean for a daemon.
-type Verdict struct {
+// An Assessment says what trips mean for a daemon.
+type Assessment struct {
 	Grade  Grade
 	Detail string // the middle and the slowest
 	Advice string // unless they are fast
@@ -65,8 +65,8 @@ const (
 	Failing              // a tenth of its calls would be cut off
 )
 
-// Judge returns the verdict on a daemon whose calls end after a timeout. There is at least one trip.
-func (t Trips) Judge(timeout time.Duration) (v Verdict) {
+// Assess says what the trips mean for a daemon whose calls end after a timeout. There is at least one trip.
+func (t Trips) Assess(timeout time.Duration) (v Assessment) {
 	slices.Sort(t)
 	middle, slowest, late := t[len(t)/2], t[len(t)-1], 0
 	for _, trip := range t {

@@ -55,7 +55,7 @@ func TestMeasureSeesStalls(t *testing.T) {
 				if err != nil {
 					return
 				}
-				if v := trips.Judge(100 * time.Millisecond); v.Grade != c.grade || !strings.HasSuffix(v.Detail, c.detail) {
+				if v := trips.Assess(100 * time.Millisecond); v.Grade != c.grade || !strings.HasSuffix(v.Detail, c.detail) {
 					t.Errorf("%+v, want grade %d, %s", v, c.grade, c.detail)
 				}
 			})
@@ -73,7 +73,7 @@ func TestTripsCountThoseThatWouldHaveBegunMeanwhile(t *testing.T) {
 }
 
 // A server that stalls most of the time is not healthy because it is fast in between.
-func TestJudgeCountsTripsThatADaemonCutsOff(t *testing.T) {
+func TestAssessCountsTripsThatADaemonCutsOff(t *testing.T) {
 	fast, slow := 66*time.Microsecond, 250*time.Millisecond
 	for _, c := range []struct {
 		slow   int
@@ -85,7 +85,7 @@ func TestJudgeCountsTripsThatADaemonCutsOff(t *testing.T) {
 		{4, Failing, "66µs, the slowest of 40 250ms"},
 		{30, Failing, "250ms, the slowest of 40 250ms"},
 	} {
-		v := slices.Concat(slices.Repeat(Trips{slow}, c.slow), slices.Repeat(Trips{fast}, 40-c.slow)).Judge(100 * time.Millisecond)
+		v := slices.Concat(slices.Repeat(Trips{slow}, c.slow), slices.Repeat(Trips{fast}, 40-c.slow)).Assess(100 * time.Millisecond)
 		if v.Grade != c.grade || v.Detail != c.detail || (v.Advice == "") != (c.grade == Fast) || c.slow > 0 && !strings.Contains(v.Advice, fmt.Sprintf("cut off %d of 40", c.slow)) {
 			t.Errorf("%d slow trips: %+v, want grade %d, %s", c.slow, v, c.grade, c.detail)
 		}

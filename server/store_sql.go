@@ -71,7 +71,7 @@ func sqliteSource(text string) (string, error) {
 	if file == "" || strings.ContainsAny(file, "?#%") {
 		return "", errors.New("want sqlite:FILE")
 	}
-	return "file:" + file + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)", nil
+	return "file:" + file + "?" + keptPragma + "_pragma=synchronous(NORMAL)&_pragma=busy_timeout(1000)", nil
 }
 
 // sqliteFile returns the file of a URL, which may be relative: sqlite:FILE or sqlite://FILE.
@@ -119,7 +119,14 @@ func openDatabase(text string, scheme sqlScheme) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sql.Open(scheme.driver, source)
+	return openSource(scheme.driver, source)
+}
+
+// keptPragma is the one that a file of SQLite keeps.
+const keptPragma = "_pragma=journal_mode(WAL)&"
+
+func openSource(driver, source string) (*sql.DB, error) {
+	db, err := sql.Open(driver, source)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,14 @@ func CheckSQL(ctx context.Context, c *Config, create bool) (found []redisstore.F
 	if path := sqliteFile(c.Store); !create && scheme.dialect == sqlstore.SQLite && isMissing(path) {
 		return []redisstore.Finding{{What: "file", State: redisstore.Broken, Detail: path + " does not exist", Advice: missingAdvice}}, nil
 	}
-	db, err := openDatabase(c.Store, scheme)
+	source, err := scheme.source(c.Store)
+	if err != nil {
+		return nil, err
+	}
+	if !create {
+		source = strings.Replace(source, keptPragma, "", 1)
+	}
+	db, err := openSource(scheme.driver, source)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,15 @@
 package server
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +61,37 @@ func TestCheckSQLFindsFile(t *testing.T) {
 			if _, err := os.Stat(sqliteFile(url)); i == 0 && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s: the check has created the file: %v", url, err)
 			}
+		}
+	}
+}
+
+// Without --create a file of SQLite stays as it is, empty or not: opened by a daemon it would keep another kind of journal.
+func TestCheckSQLChangesNoFileWithoutCreate(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{"empty": "", "of another program": "CREATE TABLE other (a)"} {
+		path := filepath.Join(t.TempDir(), "a.db")
+		db, err := sql.Open("sqlite", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = db.ExecContext(t.Context(), cmp.Or(statement, "SELECT 1"))
+		if err = errors.Join(err, db.Close()); err == nil && statement == "" {
+			err = os.WriteFile(path, nil, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.ReadFile(path)
+		c, err := LoadConfig(map[string]string{"store": "sqlite:" + path}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := CheckSQL(t.Context(), c, false)
+		if err != nil || len(found) < 2 || found[1].What != "table" || found[1].Advice != missingAdvice {
+			t.Errorf("%s: %+v, %v, want a missing table", name, found, err)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%s: the file had %d bytes, and has others now, %d (%v)", name, len(before), len(after), err)
 		}
 	}
 }

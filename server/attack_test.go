@@ -250,7 +250,8 @@ func leftBytes(t *testing.T, server *redistest.Server) int64 {
 }
 
 // attackUnderLoad runs all attackers, of this daemon and of others on its store, while honest
-// clients use the rules.
+// clients use the rules. They take turns: a newcomer's key lives for 100 ms, and as fast as they
+// can, they would fill the half of a memory store that is theirs, 750 keys, by themselves.
 func attackUnderLoad(t *testing.T, d *daemon, n int, others ...*daemon) {
 	var attacking, honest sync.WaitGroup
 	seed := fixedseed.Seed()
@@ -263,10 +264,13 @@ func attackUnderLoad(t *testing.T, d *daemon, n int, others ...*daemon) {
 	}
 	var done atomic.Bool
 	began := time.Now()
+	turns := time.NewTicker(time.Millisecond)
+	defer turns.Stop()
 	grants := make([]int, len(victims))
 	for i := range victims {
 		honest.Go(func() {
 			for more := true; more; more = !done.Load() { // once at least, however late it begins
+				<-turns.C
 				grants[i] += victims[i].take(t, d)
 			}
 		})
@@ -293,10 +297,8 @@ var victims = []victim{
 }
 
 // take takes one unit, and returns how many were granted. It also takes for a newcomer, who
-// must pass. A newcomer's key lives for 100 ms: without the pause, four quick clients would fill
-// the half of the store that is theirs, 750 keys, by themselves.
+// must pass.
 func (v victim) take(t *testing.T, d *daemon) int {
-	time.Sleep(time.Millisecond)
 	if status := takeByRule(t, d, "newcomer", rand.Text()); status != http.StatusOK {
 		t.Errorf("a newcomer got %d, want 200", status)
 	}

@@ -362,6 +362,11 @@ func (c *checker) roundTrip(calls []Call) {
 	d := c.store.deadlineAfter(c.ctx, time.Now(), c.store.timeout)
 	defer d.stop()
 	c.store.roundTrip(d, calls)
+	for i := range calls {
+		if last := calls[i].lastErr; errors.Is(calls[i].Err, context.DeadlineExceeded) && last != nil {
+			calls[i].Err = last // what the server said tells more than that the time is up
+		}
+	}
 }
 
 // checkClock compares the clocks, and measures round trips.

@@ -192,6 +192,45 @@ func TestCheckTellsTheStatesOfRedis(t *testing.T) {
 	}
 }
 
+// A server that loads its data answers HELLO and INFO, but no script. When it has loaded them, nothing is wrong with it.
+func TestCheckOfServerThatLoads(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")
+	mustCommand(t, server, "EVAL", "for i = 1, 12000 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
+	mustCommand(t, server, "SAVE")
+	server.Kill()
+	restarted := make(chan error, 1)
+	go func() { restarted <- server.Restart() }()
+	loads := func() bool {
+		info, err := server.Command("INFO", "persistence")
+		return err == nil && strings.Contains(info, "loading:1")
+	}
+	waitFor(t, "the server loads", loads)
+	findings, err := redisstore.Check(t.Context(), "redis://"+server.Addr, nil)
+	if err != nil || !loads() {
+		t.Fatal(err, loads())
+	}
+	for _, f := range findings {
+		if f.State != redisstore.Works && (f.What != "scripts" || !strings.Contains(f.Advice, "wait until it has")) {
+			t.Errorf("%+v, want only the scripts broken, because of the loading", f)
+		}
+	}
+	if countBroken(t, findings) != 1 {
+		t.Errorf("%+v, want the scripts broken", findings)
+	}
+	loaded := make(chan error, 1)
+	go func() {
+		_, err := server.Command("CONFIG", "SET", "key-load-delay", "0")
+		loaded <- err
+	}()
+	if other := checkURL(t, "redis://"+server.Addr); len(other) > 0 {
+		t.Errorf("%+v, want nothing wrong with a server that has loaded while it was checked", other)
+	}
+	if err := errors.Join(<-loaded, <-restarted); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Some replies are repeated by the store until the time of a call is over, so these are real texts of Redis 7.
 func TestCheckHasAdviceForEachPassingReply(t *testing.T) {
 	for reply, advice := range map[string]string{

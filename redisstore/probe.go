@@ -104,13 +104,15 @@ func (s *Store) firstProbe(ctx context.Context, do func(context.Context, []Call)
 	return err
 }
 
-// tryScript runs a script on one key, and sets the form of scripts that is accepted.
+// tryScript runs a script on one key, and sets the form of scripts that is accepted. Another form is tried only if the server
+// refuses one, or lacks the script: one that loads its data may have done so by then, and would count as one that accepts
+// nothing else.
 func (p *probe) tryScript(s *Store) error {
 	key := p.prefix + "probe{" + p.mark + "}"
 	shared, bySHA1 := p.share(key)
 	err := bySHA1
 	for _, form := range []scriptForm{{text: true}, {text: true, older: true}} {
-		if err != nil && isReply(err) {
+		if err != nil && (refusalOf(err, s.client.Sharded()) != nil || rejectionCode(err) == "NOSCRIPT") {
 			p.form = form
 			shared, err = p.share(key)
 		}

@@ -18,7 +18,7 @@ require (
 	github.com/penstock-io/penstock v0.1.0
 	github.com/penstock-io/penstock/redisstore/goredis v0.0.0
 	github.com/platinummonkey/go-concurrency-limits v0.8.0
-	github.com/prometheus/procfs v0.22.0
+	github.com/prometheus/procfs v0.23.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sethvargo/go-limiter v0.7.1

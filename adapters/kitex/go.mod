@@ -5,7 +5,7 @@ go 1.26.0
 toolchain go1.26.11
 
 require (
-	github.com/bytedance/gopkg v0.1.3
+	github.com/bytedance/gopkg v0.1.4
 	github.com/cloudwego/kitex v0.16.1
 	github.com/penstock-io/penstock v0.1.0
 	google.golang.org/genproto v0.0.0-20240227224415-6ceb2ff114de

@@ -18,7 +18,10 @@ type answerLog struct {
 
 // nodeAnswers are when calls of a node were answered last, in nanoseconds since the start of the log, by the epoch
 // in which they were sent. An epoch has the place of one that ended so long ago that no call of it is in flight.
-type nodeAnswers [logEpochs]atomic.Int64
+type nodeAnswers struct {
+	epochs [logEpochs]atomic.Int64
+	last   atomic.Int64 // of any call
+}
 
 const (
 	maxNodes         = 64  // that are told apart; a node of a higher number counts as another's
@@ -30,11 +33,16 @@ func newAnswerLog(timeout time.Duration) *answerLog {
 	return &answerLog{start: time.Now(), epoch: max(timeout/epochsPerTimeout, 1)}
 }
 
-// note notes that a node has just answered a call.
-func (l *answerLog) note(node int, sent time.Time) {
-	now := max(int64(time.Since(l.start)), 1)
+// note notes that a node has just answered a call. It returns when, and for how long the node had answered nothing while the call
+// was in flight.
+func (l *answerLog) note(node int, sent time.Time) (at time.Time, silent time.Duration) {
+	at = time.Now()
+	now := max(int64(at.Sub(l.start)), 1)
 	l.last.Store(now)
-	l.node(node)[l.epochOf(sent)%logEpochs].Store(now)
+	answers := l.node(node)
+	answers.epochs[l.epochOf(sent)%logEpochs].Store(now)
+	last := max(answers.last.Swap(now), int64(sent.Sub(l.start)))
+	return at, time.Duration(now - last)
 }
 
 // node returns the answers of a node.
@@ -51,6 +59,15 @@ func (l *answerLog) epochOf(t time.Time) int64 { return int64(max(t.Sub(l.start)
 // latest returns when Redis answered any call last, or zero.
 func (l *answerLog) latest() time.Time { return l.timeOf(l.last.Load()) }
 
+// latestOf returns when a node answered any call last, or zero.
+func (l *answerLog) latestOf(node int) time.Time {
+	answers := l.nodes[node].Load()
+	if answers == nil {
+		return time.Time{}
+	}
+	return l.timeOf(answers.last.Load())
+}
+
 // near returns when one of these nodes last gave an answer which says to a call, by when that was sent, that its own comes nearer;
 // or zero. The nodes are a set of bits.
 func (l *answerLog) near(sent time.Time, nodes uint64) time.Time {
@@ -63,7 +80,7 @@ func (l *answerLog) near(sent time.Time, nodes uint64) time.Time {
 		}
 		for epoch := max(newest-logEpochs+1, 0); epoch <= newest; epoch++ {
 			began := epoch * int64(l.epoch)
-			if at := answers[epoch%logEpochs].Load(); began-since <= at-began {
+			if at := answers.epochs[epoch%logEpochs].Load(); began-since <= at-began {
 				latest = max(latest, at)
 			}
 		}

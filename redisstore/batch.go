@@ -29,6 +29,7 @@ type batch struct {
 	takes  []take
 	weight int // of all takes
 	calls  [1]Call
+	holds  [1]hold
 }
 
 // A take is a call that can share a batch: a singleTake or a groupTake.
@@ -184,19 +185,16 @@ func (s *Store) flush(b *batch) {
 	d := s.deadlineAfter(context.Background(), b.takes[0].base().start, s.timeout)
 	defer d.stop()
 	call := &b.calls[0]
-	held := false
-	parts, err := s.inflight.admitBatch(d, b.weight, b.takes[0].base().queue.maxBatch)
-	if err == nil {
-		defer s.inflight.endBatch(parts)
-		held, err = s.inflight.acquire(d)
-	}
+	limiter := s.limiterOf(0) // batches are for one server
+	held, err := limiter.admitBatch(d, b.weight, b.takes[0].base().queue.maxBatch)
 	switch b.encode(s); { // not earlier: callers may have left during the wait for a slot
 	case len(b.takes) == 0:
-		s.inflight.release(held)
+		limiter.release(held)
 	case err != nil:
 		call.Err = err
 	default:
-		s.doWithRetries(d, held, b.calls[:])
+		b.holds[0] = hold{limiter, held}
+		s.doWithRetries(d, b.holds[:], b.calls[:])
 		if s.onBatch != nil {
 			s.onBatch(b.contexts, len(b.takes), d.began)
 		}

@@ -170,7 +170,7 @@ func (d *deadline) lastProgress(now time.Time) time.Time {
 	case d.queue.abandoned.Load() == 0:
 		return now
 	}
-	return d.answers.latest()
+	return d.answers.latestOf(d.queue.node)
 }
 
 // progressed reports whether Redis answers others, when the time of the calls is up, or their connection has ended
@@ -189,7 +189,7 @@ func (d *deadline) progressed(end time.Time) bool {
 		since = batchAgo
 	}
 	if d.queue != nil {
-		return d.answers.latest().After(since)
+		return d.answers.latestOf(d.queue.node).After(since)
 	}
 	return d.answers.near(d.sentAt, d.nodes).After(since)
 }
@@ -200,8 +200,8 @@ func (d *deadline) wasBusy(end time.Time) bool {
 	return d.progressed(end) || !d.limited && d.lastProgress(end).After(end.Add(-d.timeout))
 }
 
-// batchTime is how long Redis needs for a batch, at most, unless it is very slow.
-const batchTime = 10 * time.Millisecond
+// batchTime is how long Redis needs for the batches in flight, at most, unless it is very slow; see [callWindow].
+const batchTime = 15 * time.Millisecond
 
 // leave ends the calls because the caller's context has ended.
 func (d *deadline) leave() {

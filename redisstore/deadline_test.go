@@ -99,7 +99,7 @@ func TestDeadlineLasts(t *testing.T) {
 	const timeout = 50 * time.Millisecond
 	waiting := func(abandoned int64) func(*deadline, *answerLog) {
 		return func(d *deadline, _ *answerLog) {
-			queue := newInflightLimiter(1, time.Hour)
+			queue := newInflightLimiter(1, timeout, time.Hour)
 			queue.abandoned.Store(abandoned)
 			d.waitIn(queue)
 		}

@@ -169,8 +169,23 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	return false, err
 }
 
-// InFlight returns how many calls and batches are in flight.
-func (s *Store) InFlight() int { return len(s.inflight.slots) + len(s.inflight.batches) }
+// InFlight returns how many slots calls in flight hold.
+func (s *Store) InFlight() (held int) {
+	for i := range s.inflight {
+		if l := s.inflight[i].Load(); l != nil {
+			held += l.held()
+		}
+	}
+	return held
+}
+
+func (l *inflightLimiter) held() int {
+	w := l.window
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	outside := cap(w.slots) - w.size - int(w.owed.Load())
+	return len(w.slots) - outside
+}
 
 // CommonScripts returns the SHA1 of every script that Open loads.
 func CommonScripts() (list []string) {

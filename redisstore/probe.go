@@ -93,7 +93,11 @@ func (s *Store) firstProbe(ctx context.Context, do func(context.Context, []Call)
 		ctx, cancel = context.WithTimeout(ctx, s.timeout)
 		defer cancel()
 	}
-	err := s.probe(func(calls []Call) { do(ctx, calls) })
+	err := s.probe(func(calls []Call) {
+		began := time.Now()
+		do(ctx, calls)
+		s.limiterOf(0).window.noteWay(time.Since(began))
+	})
 	switch {
 	case err == nil:
 		s.scheduleProbe(probeInterval)

@@ -19,7 +19,7 @@ func (s *Store) awaitRollBacks(d *deadline, rs []penstock.Request, items []takeA
 			continue
 		}
 		for _, ended := range s.rollBacks.Of(grantName{items[i].key, rs[i].ID}) {
-			d.waitIn(s.inflight) // as the refund does
+			d.waitIn(s.limiterOf(s.nodeOfKey(items[i].key))) // as the refund does
 			select {
 			case <-ended:
 				d.set(time.Now(), d.timeout, d.latest)

@@ -19,14 +19,15 @@ import (
 // roundTrip makes calls, at most Options.MaxCalls at once, and repeats those that are
 // safe to repeat until the deadline.
 func (s *Store) roundTrip(d *deadline, calls []Call) {
-	held, err := s.inflight.acquire(d)
+	var buf [1]hold
+	holds, err := s.hold(d, s.nodesOf(calls), buf[:0])
 	if err != nil {
 		for i := range calls {
 			calls[i].Err = err
 		}
 		return
 	}
-	s.doWithRetries(d, held, calls)
+	s.doWithRetries(d, holds, calls)
 }
 
 // The pause before a retry doubles from minRetryPause to maxRetryPause.
@@ -35,8 +36,8 @@ const (
 	maxRetryPause = 16 * time.Millisecond
 )
 
-// doWithRetries makes calls for which a slot is held, and frees the slot.
-func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
+// doWithRetries makes calls for which slots are held, and frees these.
+func (s *Store) doWithRetries(d *deadline, holds []hold, calls []Call) {
 	s.probeAgain(d.began)
 	if form := s.form.Load(); form != nil {
 		for i := range calls {
@@ -49,30 +50,47 @@ func (s *Store) doWithRetries(d *deadline, held bool, calls []Call) {
 		d.sendTo(s.nodesOf(calls))
 	}
 	s.client.Do(d, calls)
-	s.noteAnswers(d, calls)
+	s.noteAnswers(d, holds, calls)
 	for pause := minRetryPause; anyCall(calls, (*Call).retryable) && waitToRetry(d, calls, pause); pause = min(2*pause, maxRetryPause) {
-		s.retry(d, calls)
+		s.retry(d, holds, calls)
 	}
+	for _, h := range holds {
+		s.letGo(d, h, calls)
+	}
+}
+
+// letGo frees the slots of calls to a node that have ended, and those of abandoned calls if it has answered one.
+func (s *Store) letGo(d *deadline, h hold, calls []Call) {
+	answered := anyCall(calls, func(c *Call) bool { return c.answered() && s.nodeOf(c) == h.limiter.node })
 	switch {
-	case anyCall(calls, (*Call).answered):
-		s.inflight.release(held)
-		s.inflight.releaseAbandoned()
+	case answered:
+		h.limiter.release(h.slots)
+		h.limiter.releaseAbandoned()
 	case d.Err() != nil:
-		s.inflight.abandon(held)
+		h.limiter.abandon(h.slots)
 	default:
-		s.inflight.release(held)
+		h.limiter.release(h.slots)
 	}
 }
 
 // noteAnswers notes which nodes have just carried out a call. A rejection is not noted: a server that does nothing but
 // reject is down.
-func (s *Store) noteAnswers(d *deadline, calls []Call) {
+func (s *Store) noteAnswers(d *deadline, holds []hold, calls []Call) {
 	for i := range calls {
 		if c := &calls[i]; c.answered() && (c.Err == nil || !notExecuted(c.Err)) {
-			s.answers.note(s.nodeOf(c), d.sentAt)
+			s.noteAnswer(d, holds, s.nodeOf(c))
 			if !s.findsNodes() {
 				return
 			}
+		}
+	}
+}
+
+func (s *Store) noteAnswer(d *deadline, holds []hold, node int) {
+	now, silent := s.answers.note(node, d.sentAt)
+	for _, h := range holds {
+		if h.limiter.node == node {
+			h.limiter.window.note(d.sentAt, now, silent, h.slots)
 		}
 	}
 }
@@ -88,10 +106,17 @@ func (s *Store) findsNodes() bool { return s.finder != nil && s.client.Sharded()
 
 // nodeOf returns the number of the node that a call is sent to. It is 0 for all if the client does not tell.
 func (s *Store) nodeOf(c *Call) int {
-	if !s.findsNodes() || len(c.Keys) == 0 {
+	if len(c.Keys) == 0 {
 		return 0
 	}
-	return s.finder.nodeOfSlot(slotOf(c.Keys[0])) % maxNodes
+	return s.nodeOfKey(c.Keys[0])
+}
+
+func (s *Store) nodeOfKey(key string) int {
+	if !s.findsNodes() {
+		return 0
+	}
+	return s.finder.nodeOfSlot(slotOf(key)) % maxNodes
 }
 
 // nodesOf returns the nodes that calls are sent to, as bits.
@@ -184,7 +209,7 @@ func waitToRetry(ctx context.Context, calls []Call, pause time.Duration) bool {
 }
 
 // retry repeats the calls that may be repeated.
-func (s *Store) retry(d *deadline, calls []Call) {
+func (s *Store) retry(d *deadline, holds []hold, calls []Call) {
 	var again []Call
 	var index []int
 	for i := range calls {
@@ -197,7 +222,7 @@ func (s *Store) retry(d *deadline, calls []Call) {
 	}
 	d.sendAgain()
 	s.client.Do(d, again)
-	s.noteAnswers(d, again)
+	s.noteAnswers(d, holds, again)
 	for i, at := range index {
 		calls[at] = again[i]
 	}

@@ -174,7 +174,9 @@ type Store struct {
 	timeout     time.Duration
 	margin      func(left time.Duration) time.Duration // what a call leaves of its caller's time; nil without EndEarly
 	onBatch     func(calls iter.Seq[context.Context], size int, sent time.Time)
-	inflight    *inflightLimiter
+	maxCalls    int
+	maxSilence  time.Duration                             // see inflightLimiter
+	inflight    [maxNodes]atomic.Pointer[inflightLimiter] // of the calls to each node; nil until there is one
 	answers     *answerLog
 	finder      nodeFinder // nil if the client tells no nodes apart
 	limits      limitCache
@@ -226,10 +228,10 @@ func newStore(client Client, o Options) *Store {
 		prefix:   o.Prefix,
 		timeout:  o.Timeout,
 		onBatch:  o.OnBatch,
-		inflight: newInflightLimiter(o.MaxCalls, maxSilence(o)),
-		answers:  newAnswerLog(o.Timeout),
-		now:      time.Now,
-		close:    func() {},
+		maxCalls: o.MaxCalls, maxSilence: maxSilence(o),
+		answers: newAnswerLog(o.Timeout),
+		now:     time.Now,
+		close:   func() {},
 	}
 	s.finder, _ = client.(nodeFinder)
 	if o.EndEarly {

@@ -6,10 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +17,9 @@ import (
 	"github.com/penstock-io/penstock/sqlstore"
 )
 
-// A cutter is a proxy that cuts a connection once, when the client sends some text.
+// A cutter is a proxy that cuts a connection once, when the client sends some text. If the server still gets the text, the client
+// loses the connection no sooner than the server has answered: pgx asks the server by another connection to cancel what a
+// lost one was doing.
 type cutter struct {
 	addr, server string
 
@@ -78,10 +80,18 @@ func (c *cutter) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
+	var lost atomic.Bool // whether the client gets no more answers
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		_, _ = io.Copy(client, server) // until the first answer after a cut
+		answer := make([]byte, 1<<16)
+		for {
+			n, err := server.Read(answer)
+			if err != nil || lost.Load() {
+				break
+			}
+			_, _ = client.Write(answer[:n])
+		}
 		_ = client.Close()
 	}()
 	packet := make([]byte, 1<<16)
@@ -92,9 +102,7 @@ func (c *cutter) serve(client net.Conn) {
 			return
 		}
 		cut, reach := c.cut(packet[:n])
-		if cut {
-			_ = client.Close()
-		}
+		lost.Store(cut)
 		if reach {
 			_, _ = server.Write(packet[:n])
 		}

@@ -38,8 +38,9 @@ ports, pages, statistics and answers (--compat envoy). A program of this name, a
 
 Flags, PENSTOCK_ variables and the config file override the variables; penstock serve
 --help lists them. Variables that have no effect are logged, with the reason. Counters
-begin anew. Serve does the same if it finds RUNTIME_ROOT, RUNTIME_SUBDIRECTORY,
-REDIS_SOCKET_TYPE or CONFIG_TYPE=GRPC_XDS_SOTW, and no rules or store of its own.`,
+begin anew. Serve does the same if it finds REDIS_SOCKET_TYPE, CONFIG_TYPE=GRPC_XDS_SOTW,
+RUNTIME_ROOT or another variable that only that service has, and no rules or store of
+its own.`,
 	})
 	for _, s := range server.Settings {
 		_ = c.Flags().MarkHidden(s.Name) // penstock serve --help lists them

@@ -102,11 +102,10 @@ func ReadEnvironment(environ []string) (*Role, error) {
 // whether the environment is meant for it: whether one of them is set as no other program has it. A
 // platform or another program may set the others, REDIS_URL above all.
 func TellingVariables(environ []string) (names []string, isMeant bool) {
-	own := []string{"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "REDIS_SOCKET_TYPE"}
 	common := []string{"REDIS_URL", "USE_STATSD", "BACKEND_TYPE", "CONFIG_TYPE"}
 	for _, pair := range environ {
 		name, text, _ := strings.Cut(pair, "=")
-		isOwn := slices.Contains(own, name) || name == "CONFIG_TYPE" && text == configTypeXDS
+		isOwn := slices.Contains(ownVariables, name) || name == "CONFIG_TYPE" && text == configTypeXDS
 		if text != "" && (isOwn || slices.Contains(common, name)) {
 			names, isMeant = append(names, name), isMeant || isOwn
 		}

@@ -114,6 +114,31 @@ var variables = slices.Concat(
 		"TLS_CLIENT_KEY", "TLS_CACERT", "TLS_SKIP_HOSTNAME_VERIFICATION"),
 )
 
+// ownVariables are those that no other program has: whoever sets one of them means a service like envoyproxy/ratelimit.
+// Others are left out where a platform or another program may set them, such as REDIS_TLS, STATSD_HOST and SHADOW_MODE.
+var ownVariables = slices.Concat(
+	prefixed("RUNTIME_", "ROOT", "SUBDIRECTORY", "APPDIRECTORY", "IGNOREDOTFILES", "WATCH_ROOT"),
+	prefixed("", "MERGE_DOMAIN_CONFIG", "FORCE_START_WITHOUT_INITIAL_CONFIG", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
+	prefixed("LIMIT_", "RESPONSE_HEADERS_ENABLED", "LIMIT_HEADER", "REMAINING_HEADER", "RESET_HEADER", "REQUEST_HEADERS_ENABLED",
+		"REQUEST_LIMIT_HEADER", "REQUEST_REMAINING_HEADER", "REQUEST_RESET_HEADER"),
+	prefixed("", "EXPIRATION_JITTER_MAX_SECONDS", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "RESPONSE_DYNAMIC_METADATA",
+		"USE_CALENDAR_MONTH_RATE_LIMIT", "SANITIZE_DESCRIPTOR_METRIC_DOTS", "USE_DOG_STATSD_MOGRIFIERS"),
+	prefixed("REDIS_", "SOCKET_TYPE", "POOL_ON_EMPTY_BEHAVIOR", "CLUSTER_PIPELINE_PARALLELISM", "HEALTH_CHECK_ACTIVE_CONNECTION",
+		"CLOSE_CONNECTION_ON_READONLY_ERROR"),
+	prefixed("REDIS_PERSECOND", "", "_SOCKET_TYPE", "_TYPE", "_URL", "_AUTH", "_TLS", "_SENTINEL_AUTH", "_TIMEOUT", "_POOL_SIZE",
+		"_POOL_ON_EMPTY_BEHAVIOR", "_PIPELINE_WINDOW", "_PIPELINE_LIMIT", "_CLUSTER_PIPELINE_PARALLELISM"),
+	prefixed("CONFIG_GRPC_XDS_", "NODE_ID", "NODE_METADATA", "SERVER_URL", "CLIENT_ADDITIONAL_HEADERS", "CLIENT_TLS_CERT", "CLIENT_TLS_KEY",
+		"SERVER_TLS_CACERT", "SERVER_TLS_SAN", "SERVER_USE_TLS", "SERVER_CONNECT_RETRY_INTERVAL"),
+)
+
+// prefixed returns words after a prefix.
+func prefixed(prefix string, words ...string) (all []string) {
+	for _, word := range words {
+		all = append(all, prefix+word)
+	}
+	return all
+}
+
 // all returns variables that are alike but for their names, which follow the name of v.
 func all(v variable, names ...string) (vs []variable) {
 	prefix := v.name

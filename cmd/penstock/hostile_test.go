@@ -102,10 +102,10 @@ func TestExportedCSVIsHarmlessOnATerminal(t *testing.T) {
 	for _, key := range hostile {
 		text += `shop/user,"` + key + `",ban` + "\n"
 	}
-	if got := csvFor([]byte(text), false); string(got) != text {
+	if got := textFor([]byte(text), false); string(got) != text {
 		t.Errorf("a file gets %q, want %q", got, text)
 	}
-	got := string(csvFor([]byte(text), true))
+	got := string(textFor([]byte(text), true))
 	for _, r := range got {
 		if r != '\n' && !unicode.IsPrint(r) {
 			t.Errorf("a terminal gets %q", r)

@@ -222,14 +222,14 @@ func overrideExportCommand() *cobra.Command {
 		if err == nil && o.format == "json" {
 			printJSON(c.OutOrStdout(), text)
 		} else if err == nil {
-			_, err = c.OutOrStdout().Write(csvFor(text, isTerminal(c.OutOrStdout())))
+			_, err = c.OutOrStdout().Write(textFor(text, isTerminal(c.OutOrStdout())))
 		}
 		return err
 	})
 }
 
-// csvFor returns CSV as a file has it, or a terminal, which would act on control characters in keys.
-func csvFor(text []byte, terminal bool) []byte {
+// textFor returns a text as a file has it, or a terminal, which would act on control characters in keys.
+func textFor(text []byte, terminal bool) []byte {
 	if !terminal {
 		return text
 	}

@@ -57,6 +57,6 @@ func importSentinel(c *cobra.Command, path, domain string) error {
 	if converted.Rules == 0 {
 		return errNegative
 	}
-	_, err = c.OutOrStdout().Write(converted.File)
+	_, err = c.OutOrStdout().Write(textFor(converted.File, isTerminal(c.OutOrStdout())))
 	return err
 }

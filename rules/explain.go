@@ -133,7 +133,7 @@ func (n *node) text() string {
 	return entryText(Entry{Key: n.key, Value: n.value})
 }
 
-func (n *node) location() string { return n.text() + " (" + location(n.file, n.line) + ")" }
+func (n *node) location() string { return n.text() + " (" + printable(location(n.file, n.line)) + ")" }
 
 // candidates returns all nodes with the reason why each was chosen or not.
 func (l *nodeList) candidates(e Entry, chosen *node, kind matchKind) []candidate {
@@ -221,7 +221,7 @@ func (s step) lines() string {
 		if c.chosen {
 			mark = "> "
 		}
-		rows = append(rows, []string{mark + c.text(), location(c.file, c.line), c.why})
+		rows = append(rows, []string{mark + c.text(), printable(location(c.file, c.line)), c.why})
 	}
 	if mismatches > maxMismatches {
 		rows = append(rows, []string{fmt.Sprintf("  … and %d more that do not match", mismatches-maxMismatches)})

@@ -87,12 +87,37 @@ func TestCommandsPrintNothingOfFilesThatATerminalActsOn(t *testing.T) {
 				t.Fatalf("%q: exit code %d, printed %q", words, code, all.String()[before:])
 			}
 		}
+		checkFileNamed(t, &all, text+".yaml")
 		printFindings(&all, []redisstore.Finding{{What: "table", State: redisstore.Broken, Detail: text, Advice: "none"}})
 		for _, line := range strings.Split(all.String(), "\n") {
 			if !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }) || strings.HasPrefix(line, "rule  forged") {
 				t.Errorf("%q: printed %q", text, line)
 			}
 		}
+	}
+}
+
+// checkFileNamed prints what check and explain say of a file of rules with a name, in which something is wrong, and then
+// without effect. Not every system allows all names.
+func checkFileNamed(t *testing.T, to *strings.Builder, name string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, c := range []struct {
+		rules string
+		code  int
+	}{
+		{"domain: a\ndescriptors:\n- {key: b, limit: 1/1s}\n- {key: b, limit: x}\n", exitNegative},
+		{"domain: a\ndescriptors:\n- {key: b, limit: 1/1s}\n- {key: c, shadow_mode: true}\n", exitOK}, // with a warning
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(c.rules), 0o600); err != nil {
+			return
+		}
+		if code := run([]string{"rules", "check", dir}, to, to); code != c.code {
+			t.Errorf("rules check: exit code %d, want %d", code, c.code)
+		}
+	}
+	if code := run([]string{"rules", "explain", dir, "a", "b=1"}, to, to); code != exitOK {
+		t.Errorf("rules explain: exit code %d", code)
 	}
 }
 

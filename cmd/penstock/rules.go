@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,18 +41,25 @@ without effect, and of limits without a count.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := rules.Load(args[0], o)
 			if wrong := rules.Errors(nil); errors.As(err, &wrong) {
-				fmt.Fprintln(c.ErrOrStderr(), err)
+				printLines(c.ErrOrStderr(), wrong)
 				return errNegative
 			}
 			if err != nil {
 				return err
 			}
 			for _, w := range set.Warnings() {
-				fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", w)
+				fmt.Fprintln(c.ErrOrStderr(), "warning:", printable(w.Error()))
 			}
 			fmt.Fprintf(c.OutOrStdout(), "ok: %s, %s\n", plural(len(set.Domains()), "domain"), plural(len(set.Rules()), "rule"))
 			return nil
 		},
+	}
+}
+
+// printLines prints problems, one on each line: names of files come from whoever wrote the directory.
+func printLines(to io.Writer, wrong rules.Errors) {
+	for _, problem := range wrong {
+		fmt.Fprintln(to, printable(problem.Error()))
 	}
 }
 

@@ -40,11 +40,13 @@ const testTimeout = 5 * time.Minute
 // A daemon is a running server under test.
 type daemon struct {
 	*server.Server
-	t    *testing.T
-	log  *logBuffer
-	stop context.CancelFunc
-	done chan struct{}
-	err  error // of Run, when done
+	t     *testing.T
+	log   *logBuffer
+	front string // the address of a proxy in front of HTTP, if any
+	trace string // what calls over gRPC have as their traceparent, if any
+	stop  context.CancelFunc
+	done  chan struct{}
+	err   error // of Run, when done
 }
 
 // start runs a server with settings, on free ports unless others are set. The server ends
@@ -103,7 +105,12 @@ func (d *daemon) end() {
 	}
 }
 
-func (d *daemon) addr(listener string) string { return d.Addr(listener).String() }
+func (d *daemon) addr(listener string) string {
+	if listener == "http" && d.front != "" {
+		return d.front
+	}
+	return d.Addr(listener).String()
+}
 
 // await waits until a condition holds.
 func (d *daemon) await(what string, holds func() bool) {

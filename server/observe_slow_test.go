@@ -57,7 +57,7 @@ func postTraced(t *testing.T, d *daemon, body string) {
 		t.Error(err)
 		return
 	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Traceparent": {sampled}}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -86,7 +87,7 @@ func (s *statsdServer) add(line string) {
 	name, rest, _ := strings.Cut(line, ":")
 	parts := strings.Split(rest, "|")
 	value, err := strconv.ParseFloat(parts[0], 64)
-	if err != nil || len(parts) < 2 || value < 0 {
+	if err != nil || len(parts) < 2 || value < 0 || math.IsInf(value, 0) {
 		s.wrong = append(s.wrong, line)
 		return
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 )
 
 const shopRules = `
@@ -139,7 +140,13 @@ func dialGRPC(t *testing.T, d *daemon, c credentials.TransportCredentials) *grpc
 	if c == nil {
 		c = insecure.NewCredentials()
 	}
-	conn, err := grpc.NewClient(d.addr("grpc"), grpc.WithTransportCredentials(c))
+	traced := func(ctx context.Context, method string, r, answer any, c *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		if d.trace != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", d.trace)
+		}
+		return call(ctx, method, r, answer, c, o...)
+	}
+	conn, err := grpc.NewClient(d.addr("grpc"), grpc.WithTransportCredentials(c), grpc.WithUnaryInterceptor(traced))
 	if err != nil {
 		t.Fatal(err)
 	}

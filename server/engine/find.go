@@ -67,6 +67,7 @@ type limitedDescriptor struct {
 	decided  bool // taken or denied, and not just peeked at
 	denied   bool
 	returned bool // what it has taken is refunded
+	spent    bool // nothing was left before a charge that its rule makes always
 
 	further    bool              // under a further limit of its rule
 	trial      *trial            // the candidate that it is under; nil under a limit in force

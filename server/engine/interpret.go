@@ -22,7 +22,8 @@ func (ev *evaluation) interpret(d *limitedDescriptor, n int) {
 	}
 	switch {
 	case d.rule.ChargeAlways && r.Cost == 0:
-		dec.Allowed = dec.Allowed && dec.Remaining > 0
+		d.spent = dec.Remaining == 0
+		dec.Allowed = dec.Allowed && !d.spent
 	case d.rule.ChargeAlways && r.Overdraw: // after the peek
 		before := &d.status.Decision
 		dec.Allowed, dec.Limit, dec.Remaining = !d.denied, before.Limit, max(before.Remaining-dec.Granted, 0)

@@ -140,7 +140,7 @@ func (ev *evaluation) mergeBeside(n int) {
 		first := &ev.limited[d.first]
 		d.status.Decision.RetryAfter = min(d.status.Decision.RetryAfter, overrides.NewFor) // then it decides no more
 		if first.status.merge(d.status) {
-			first.denied = d.denied
+			first.denied, first.spent = d.denied, d.spent
 		}
 	}
 	clear(ev.limited[n:])

@@ -54,20 +54,23 @@ var wishes = map[string]map[string]wish{
 		"far too many":        {cost: 1000, permits: engine.NewPermits, denied: true},
 		"more than the limit": {cost: 11, denied: true},
 	},
-	"10/1h charge: always": {
+	"10/1h fixed-window charge: always": {
 		"after nothing is left": {cost: 5, used: 10, denied: true, penalized: true},
 	},
 }
 
 func penaltyRules(limit string) string {
 	more := ""
-	switch {
-	case strings.HasSuffix(limit, "keep_free"):
-		limit, more = "10/1h", ", keep_free: 2"
-	case strings.HasSuffix(limit, "charge: always"):
-		limit, more = "10/1h fixed-window", ", charge: always"
-	case strings.HasSuffix(limit, "concurrent"):
-		more = ", id: id"
+	limit, charged := strings.CutSuffix(limit, " charge: always")
+	if charged {
+		more += ", charge: always"
+	}
+	limit, keeps := strings.CutSuffix(limit, " keep_free")
+	if keeps {
+		more += ", keep_free: 2"
+	}
+	if strings.HasSuffix(limit, "concurrent") {
+		more += ", id: id"
 	}
 	return "domain: api\ndescriptors: [{key: user, limit: " + limit + ", penalty: {after: 3/1m, for: 10m}" + more + "}]"
 }
@@ -90,28 +93,62 @@ func TestPenaltyCountsDenialsOfSpentLimitsOnly(t *testing.T) {
 	}
 }
 
+// Hits under charge: always are used up whatever the answer is, so a wish may spend the limit itself. Until it has,
+// as a peek without wishes tells, its denials do not count.
+func TestPenaltyOfReportsCountsDenialsOfSpentLimitsOnly(t *testing.T) {
+	early := 0
+	for limits, all := range wishes {
+		var algorithms []string
+		switch {
+		case strings.HasSuffix(limits, "LIMITS"):
+			algorithms = []string{"token-bucket", "fixed-window", "fixed-window align=clock", "sliding-window"}
+		case strings.Contains(limits, "leaky-bucket"):
+			algorithms = []string{""}
+		}
+		for _, algorithm := range algorithms {
+			limit := strings.Replace(limits, "LIMITS", algorithm, 1)
+			for name, w := range all {
+				if w.terms.ID == "" && !w.terms.AtMost { // which reports cannot have
+					early += checkReports(t, limit+" charge: always", name, w)
+				}
+			}
+		}
+	}
+	if early == 0 {
+		t.Error("no wish was denied before its limit was spent")
+	}
+}
+
+// checkReports returns how many requests of a wish were denied before the limit was spent.
+func checkReports(t *testing.T, limit, name string, w wish) (early int) {
+	t.Helper()
+	book, ask := newWishEngine(t, limit, false)
+	if w.used > 0 {
+		ask(w.used, "a", 0, engine.Terms{})
+	}
+	counted := 0
+	for range 9 {
+		peek := ask(0, "a", w.permits, engine.Terms{})
+		r := ask(w.cost, "a", w.permits, w.terms)
+		switch spent := peek.OverLimit; {
+		case spent && !r.OverLimit:
+			t.Errorf("%s: %s: got %s of a spent limit", limit, name, textOf(&r))
+		case spent && w.cost > 0:
+			counted++
+		case r.OverLimit:
+			early++
+		}
+	}
+	book.BanOffenders(t.Context())
+	if banned := len(book.List("", "")) > 0; banned != (counted >= 3) {
+		t.Errorf("%s: %s: banned=%t after %d denials of a spent limit and %d others", limit, name, banned, counted, early)
+	}
+	return early
+}
+
 func checkWish(t *testing.T, limit, name string, w wish, remember bool) {
 	t.Helper()
-	book, err := overrides.Open(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	options := &engine.Options{Overrides: book}
-	if remember {
-		options.OverLimitKeys, options.OverLimitAge, options.CacheDenials = 1024, time.Minute, true
-	}
-	e := newEngine(t, newMemory(), penaltyRules(limit), options)
-	ask := func(cost int64, id string, permits engine.PermitUse, terms engine.Terms) engine.Result {
-		d := engine.Descriptor{Entries: []rules.Entry{{Key: "user", Value: "7"}}, Cost: cost, Permits: permits}
-		if strings.Contains(limit, "concurrent") {
-			d.Entries = append(d.Entries, rules.Entry{Key: "id", Value: id})
-		}
-		var r engine.Result
-		if err := e.DecideOn(t.Context(), "api", terms, []engine.Descriptor{d}, &r); err != nil {
-			t.Fatalf("%s: %s: %v", limit, name, err)
-		}
-		return r
-	}
+	book, ask := newWishEngine(t, limit, remember)
 	if w.used > 0 {
 		first := engine.Terms{}
 		if w.terms.ID != "" {
@@ -130,5 +167,32 @@ func checkWish(t *testing.T, limit, name string, w wish, remember bool) {
 	}
 	if r := ask(1, "b", 0, engine.Terms{}); !w.penalized && r.OverLimit && w.used < 8 {
 		t.Errorf("%s: %s: a plain request afterwards: %s", limit, name, textOf(&r))
+	}
+}
+
+// newWishEngine returns the overrides of an engine with a penalty, and how to ask it about a key.
+func newWishEngine(t *testing.T, limit string, remember bool) (
+	book *overrides.Set, ask func(cost int64, id string, permits engine.PermitUse, terms engine.Terms) engine.Result,
+) {
+	t.Helper()
+	book, err := overrides.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := &engine.Options{Overrides: book}
+	if remember {
+		options.OverLimitKeys, options.OverLimitAge, options.CacheDenials = 1024, time.Minute, true
+	}
+	e := newEngine(t, newMemory(), penaltyRules(limit), options)
+	return book, func(cost int64, id string, permits engine.PermitUse, terms engine.Terms) engine.Result {
+		d := engine.Descriptor{Entries: []rules.Entry{{Key: "user", Value: "7"}}, Cost: cost, Permits: permits}
+		if strings.Contains(limit, "concurrent") {
+			d.Entries = append(d.Entries, rules.Entry{Key: "id", Value: id})
+		}
+		var r engine.Result
+		if err := e.DecideOn(t.Context(), "api", terms, []engine.Descriptor{d}, &r); err != nil {
+			t.Fatalf("%s: %v", limit, err)
+		}
+		return r
 	}
 }

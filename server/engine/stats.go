@@ -105,8 +105,8 @@ func (d *limitedDescriptor) isSpent() bool {
 	switch {
 	case d.tooMany:
 		return false
-	case d.way.peekFirst: // denied only if nothing was left, and charged since
-		return true
+	case d.way.peekFirst: // charged since, however much was left
+		return d.spent
 	case d.maxDelay > 0 && dec.ResetAfter > d.maxDelay: // the queue is longer than the request may wait
 		return true
 	}

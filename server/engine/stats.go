@@ -95,8 +95,8 @@ func (d *limitedDescriptor) addDenied(e *Engine, key string) {
 }
 
 // isSpent reports whether the descriptor is denied because of what was used before, so that a request without wishes of
-// its own is denied too: wishes are to keep units free, to hold no permit yet, and a cost that the limit never grants.
-// Whoever can name a key could have it banned by wishes while nothing was used.
+// its own is denied too: wishes are to keep units free, to hold no permit yet, to wait less than the queue takes, and a
+// cost that the limit never grants. Whoever can name a key could have it banned by wishes while little was used.
 func (d *limitedDescriptor) isSpent() bool {
 	dec, wanted := &d.status.Decision, d.cost
 	if wanted > dec.Limit-d.rule.KeepFree {
@@ -107,8 +107,6 @@ func (d *limitedDescriptor) isSpent() bool {
 		return false
 	case d.way.peekFirst: // charged since, however much was left
 		return d.spent
-	case d.maxDelay > 0 && dec.ResetAfter > d.maxDelay: // the queue is longer than the request may wait
-		return true
 	}
 	return dec.Remaining-d.rule.KeepFree < wanted
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -17,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/regularfile"
 	"github.com/penstock-io/penstock/internal/siphash"
 	"github.com/penstock-io/penstock/rules"
 	"github.com/penstock-io/penstock/server/engine"
@@ -98,12 +100,17 @@ func Open(o Options) (*Recorder, error) {
 
 // readKey returns the key of the hash function, so that values and samples stay the same over restarts.
 func readKey(path string) (key [siphash.KeySize]byte, err error) {
-	text, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	f, err := regularfile.Open(path, os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
 		_, _ = rand.Read(key[:]) // never fails
 		return key, os.WriteFile(path, key[:], ownerOnly)
-	case err == nil && len(text) != len(key):
+	}
+	if err != nil {
+		return key, err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	text, err := io.ReadAll(f)
+	if err == nil && len(text) != len(key) {
 		err = fmt.Errorf("%s: has %d bytes, want %d", path, len(text), len(key))
 	}
 	copy(key[:], text)

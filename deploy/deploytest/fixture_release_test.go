@@ -27,7 +27,8 @@ func (r release) check(t *testing.T) {
 	c := &d.Spec.Template.Spec.Containers[0]
 	r.checkSelectors(t, d)
 	r.checkServices(t, c)
-	r.checkPolicies(t, c)
+	r.checkPolicy(t, c)
+	only[*policy.PodDisruptionBudget](t, r)
 	checkVariables(t, c.Env)
 	s := settingsOf(t, c.Args, environ(c.Env))
 	checkPorts(t, s, containerPorts(c))
@@ -76,38 +77,41 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// checkServices checks that each port of a service is a port of the container.
+// checkServices checks that each port of a service is a port of the container, and that each of these is in a service.
 func (r release) checkServices(t *testing.T, c *core.Container) {
 	t.Helper()
-	ports := containerPorts(c)
+	ports, served := containerPorts(c), map[string]int{}
 	for _, s := range objectsOf[*core.Service](r) {
 		for _, p := range s.Spec.Ports {
 			if ports[p.TargetPort.String()] != int(p.Port) {
 				t.Errorf("service %s: port %d has the target %s, which is not one of %v", s.Name, p.Port, p.TargetPort.String(), ports)
 			}
+			served[p.TargetPort.String()] = int(p.Port)
 		}
+	}
+	if !maps.Equal(served, ports) {
+		t.Errorf("the services have the ports %v, and the container %v", served, ports)
 	}
 }
 
-// checkPolicies checks that callers reach each port but that of the admin listener, and that those
-// who reach it reach no other.
-func (r release) checkPolicies(t *testing.T, c *core.Container) {
+// checkPolicy checks that callers reach each port but that of the admin listener, and that those
+// who reach it reach no other. Without a policy all pods of the cluster would reach it.
+func (r release) checkPolicy(t *testing.T, c *core.Container) {
 	t.Helper()
-	for _, p := range objectsOf[*network.NetworkPolicy](r) {
-		var open []string
-		for _, rule := range p.Spec.Ingress {
-			var ports []string
-			for _, port := range rule.Ports {
-				ports = append(ports, port.Port.String())
-			}
-			if len(rule.From) == 0 || len(ports) == 0 || slices.Contains(ports, "admin") && len(ports) > 1 {
-				t.Errorf("policy %s: %v may reach %v", p.Name, rule.From, ports)
-			}
-			open = append(open, ports...)
+	p := only[*network.NetworkPolicy](t, r)
+	var open []string
+	for _, rule := range p.Spec.Ingress {
+		var ports []string
+		for _, port := range rule.Ports {
+			ports = append(ports, port.Port.String())
 		}
-		if want := slices.Sorted(maps.Keys(containerPorts(c))); !slices.Equal(slices.Sorted(slices.Values(open)), want) {
-			t.Errorf("policy %s opens %v, want %v", p.Name, open, want)
+		if len(rule.From) == 0 || len(ports) == 0 || slices.Contains(ports, "admin") && len(ports) > 1 {
+			t.Errorf("policy %s: %v may reach %v", p.Name, rule.From, ports)
 		}
+		open = append(open, ports...)
+	}
+	if want := slices.Sorted(maps.Keys(containerPorts(c))); !slices.Equal(slices.Sorted(slices.Values(open)), want) {
+		t.Errorf("policy %s opens %v, want %v", p.Name, open, want)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +128,32 @@ func onRedis(t *testing.T) *fleetTest {
 	}
 	t.Cleanup(server.Stop)
 	return newFleetTest(t, "redis://"+server.Addr)
+}
+
+// A user who may do what the documentation says, and nothing else, is enough.
+func TestBoardNeedsTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartForTest(t, redistest.Options{})
+	page, err := os.ReadFile("../docs/redis-servers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := []string{"ACL", "SETUSER", "daemon", "on", ">pw", "~*", "-@all"}
+	_, list, _ := strings.Cut(string(page), "~p*")
+	list, _, _ = strings.Cut(list, "```")
+	user = append(user, regexp.MustCompile(`\+\S+`).FindAllString(list, -1)...)
+	redistest.MustCommand(t, server, user...)
+	f := newFleetTest(t, "redis://daemon:pw@"+server.Addr)
+	board := f.open()
+	if n, err := board.Put(t.Context(), "a", []byte("summary")); n != 1 || err != nil {
+		t.Errorf("%d daemons, %v", n, err)
+	}
+	if notices, err := board.Notices(t.Context()); err != nil || len(notices) != 1 || string(notices[0].Summary) != "summary" {
+		t.Errorf("%v, %v", notices, err)
+	}
+	if err := board.Remove(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
 }
 
 // Every daemon answers for all of them, and says which are missing.

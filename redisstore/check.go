@@ -20,6 +20,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/roundtrip"
 	"github.com/penstock-io/penstock/redisstore/internal/respcheck"
+	"github.com/penstock-io/penstock/redisstore/internal/script"
 	"github.com/redis/rueidis"
 )
 
@@ -41,9 +42,11 @@ const (
 	Broken   FindingState = "broken"
 )
 
-// permissions are the commands that the user of a store and of a daemon needs. The last three are optional.
+// permissions are the commands that the user of a store and of a daemon needs. HELLO and the last three are optional, and
+// only Redis before 6.2 needs PEXPIREAT.
 const permissions = "+hello +eval +evalsha +time +get +set +incrby +pttl +del +pexpiretime +pexpireat +append +setrange" +
-	" +getrange +pexpire +zadd +zrem +zrevrange +zremrangebyscore +zremrangebyrank +hget +hset +hdel +hscan +ping +info +script|load"
+	" +getrange +pexpire +zadd +zcount +zrem +zrevrange +zremrangebyscore +zremrangebyrank" +
+	" +hget +hset +hdel +hscan +ping +info +script|load"
 
 // checkTimeout bounds each call of Check: a slow server is a finding of its own.
 const checkTimeout = 5 * time.Second
@@ -192,13 +195,37 @@ func (c *checker) checkScripts() (executes bool) {
 	}
 	switch form := c.store.form.Load(); {
 	case form == nil:
-		c.found("scripts", Works, "EVALSHA", "")
+		c.checkText()
 	case form.text:
 		c.found("scripts", Degraded, "EVALSHA is refused", "each call sends the text of its script, some kilobytes")
 	default:
-		c.found("scripts", Degraded, "PEXPIRETIME is refused", "requests under an ID cost the server more")
+		c.foundOlder()
 	}
 	return true
+}
+
+// checkText sends the text of a script that asks for an expiry. What the probe has found does not show that either works:
+// a server that has the scripts already wants their texts only after a restart, and scripts can do without the expiry.
+func (c *checker) checkText() {
+	call := c.run(Call{Script: expiryScript, Text: true})
+	if call.Err != nil {
+		call = c.run(Call{Script: expiryScript.older(), Text: true})
+	}
+	switch {
+	case call.Err != nil:
+		c.broken("scripts", call.Err)
+	case len(call.Reply) != 1:
+		c.broken("scripts", call.unexpectedReply())
+	case call.Reply[0] == 0:
+		c.foundOlder()
+	default:
+		c.found("scripts", Works, "EVALSHA", "")
+	}
+}
+
+func (c *checker) foundOlder() {
+	c.found("scripts", Degraded, "PEXPIRETIME is refused",
+		"requests under an ID cost the server more: want Redis 7 or later, and a user who may use the command")
 }
 
 var errReadOnly = errors.New("READONLY")
@@ -249,7 +276,7 @@ func serverName(info map[string]string) string {
 	return "Redis " + info["redis_version"]
 }
 
-// checkUses tries each kind of script, in limits of one unit an hour.
+// checkUses tries each kind of script, in limits of few units an hour.
 func (c *checker) checkUses() {
 	for _, use := range []struct {
 		what, detail string
@@ -270,54 +297,81 @@ func (c *checker) checkUses() {
 	}
 }
 
-// take sends a request, and returns an error unless the answer is the one wanted.
-func (c *checker) take(r penstock.Request, allowed bool) error {
-	r.Limit.Count, r.Limit.Period = 1, time.Hour
-	d, err := c.store.Take(c.ctx, r)
-	if err == nil && d.Allowed != allowed {
-		err = fmt.Errorf("%s: %v, want allowed=%t", r.Limit, d, allowed)
-	}
-	return err
+// checkedUnits is the count of the limits: a script creates a key with the first unit, and changes it with the next.
+const checkedUnits = 2
+
+// A step is a request, and the answer that is wanted.
+type step struct {
+	request penstock.Request
+	allowed bool
 }
 
-// tryTakes takes one unit of one under each algorithm that counts units, and then another.
-func (c *checker) tryTakes() error {
-	for _, a := range penstock.Algorithms() {
-		r := penstock.Request{Key: "take", Limit: penstock.Limit{Algorithm: a}, Cost: 1}
-		if r.Limit.HasPermits() {
-			continue
+// takeSteps sends requests in turn, and returns an error at the first answer that is not the one wanted.
+func (c *checker) takeSteps(steps ...step) error {
+	for _, s := range steps {
+		s.request.Limit.Count, s.request.Limit.Period = checkedUnits, time.Hour
+		d, err := c.store.Take(c.ctx, s.request)
+		if err == nil && d.Allowed != s.allowed {
+			err = fmt.Errorf("%s: %v, want allowed=%t", s.request.Limit, d, s.allowed)
 		}
-		if err := errors.Join(c.take(r, true), c.take(r, false)); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tryTakeAll takes from keys of several slots at once, and looks at each.
-func (c *checker) tryTakeAll() error {
-	var rs [4]penstock.Request
-	for i := range rs {
-		rs[i] = penstock.Request{Key: strconv.Itoa(i), Limit: penstock.PerHour(1).WithAlgorithm(penstock.FixedWindow), Cost: 1}
-	}
-	var all, each [len(rs)]penstock.Decision
-	if err := errors.Join(c.store.TakeAll(c.ctx, rs[:], all[:]), c.store.TakeEach(c.ctx, rs[:], each[:])); err != nil {
-		return err
-	}
-	for i := range rs {
-		if !all[i].Allowed || each[i].Allowed {
-			return fmt.Errorf("key %d: %v, then %v, want only the first allowed", i, all[i], each[i])
+// tryTakes takes all units under each algorithm that counts units, one more, and refunds all, which deletes the key.
+func (c *checker) tryTakes() error {
+	for _, a := range penstock.Algorithms() {
+		r := penstock.Request{Key: "take", Limit: penstock.Limit{Algorithm: a}, Cost: 1}
+		if r.Limit.HasPermits() {
+			continue
+		}
+		refund := r
+		refund.Cost = -checkedUnits
+		if err := c.takeSteps(step{r, true}, step{r, true}, step{r, false}, step{refund, true}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// tryIDs repeats a take under its ID, tries another, and refunds what was taken.
+// tryTakeAll takes from keys of several slots at once, then from each, and then there is nothing left.
+func (c *checker) tryTakeAll() error {
+	var rs [4]penstock.Request
+	for i := range rs {
+		limit := penstock.PerHour(checkedUnits).WithAlgorithm(penstock.FixedWindow)
+		rs[i] = penstock.Request{Key: strconv.Itoa(i), Limit: limit, Cost: 1}
+	}
+	var all, each, more [len(rs)]penstock.Decision
+	err := c.store.TakeAll(c.ctx, rs[:], all[:])
+	if err == nil {
+		err = c.store.TakeEach(c.ctx, rs[:], each[:])
+	}
+	if err == nil {
+		err = c.store.TakeEach(c.ctx, rs[:], more[:])
+	}
+	for i := range rs {
+		if err == nil && (!all[i].Allowed || !each[i].Allowed || more[i].Allowed) {
+			err = fmt.Errorf("key %d: %v, then %v, then %v, want only the last denied", i, all[i], each[i], more[i])
+		}
+	}
+	return err
+}
+
+// tryIDs repeats a take under its ID, takes the rest under another ID, and refunds the first for a third. Then it settles
+// or releases what is left.
 func (c *checker) tryIDs(a penstock.Algorithm) error {
-	r := penstock.Request{Key: "id", Limit: penstock.Limit{Algorithm: a}, Cost: 1, ID: "1"}
-	other, refund := r, r
-	other.ID, refund.Cost = "2", -1
-	return errors.Join(c.take(r, true), c.take(r, true), c.take(other, false), c.take(refund, true), c.take(other, true))
+	under := func(id string, cost int64) penstock.Request {
+		return penstock.Request{Key: "id", Limit: penstock.Limit{Algorithm: a}, Cost: cost, ID: id}
+	}
+	last, end := under("2", -1), under("3", 0)
+	if end.Settle = true; end.Limit.HasPermits() {
+		end = under("3", -1)
+	}
+	return c.takeSteps(step{under("1", 1), true}, step{under("1", 1), true}, step{under("2", 1), true}, step{under("3", 1), false},
+		step{under("1", -1), true}, step{under("3", 1), true}, step{last, true}, step{end, true})
 }
 
 // These use what scripts of the daemon need besides.
@@ -330,15 +384,17 @@ return redis.call('HDEL', KEYS[1], 'a')`)
 	boardScript = newScript("check-board", `
 redis.call('ZADD', KEYS[1], 1, 'a')
 redis.call('PEXPIRE', KEYS[1], 1000)
+redis.call('ZCOUNT', KEYS[1], 0, 1)
 redis.call('ZREVRANGE', KEYS[1], 0, 1)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 0)
 redis.call('ZREMRANGEBYRANK', KEYS[1], 5, 6)
 return redis.call('ZREM', KEYS[1], 'a')`)
 	textScript = newScript("check-text", `
 redis.call('SET', KEYS[1], 'a', 'PX', 1000)
-redis.call('APPEND', KEYS[1], 'b')
 redis.call('GETRANGE', KEYS[1], 0, 1)
 return 1`)
+	expiryScript = newScript("check-expiry", `
+return type(`+script.AskExpiry+`) == 'number' and 1 or 0`)
 	timeScript = newScript("check-clock", `
 local time = redis.call('TIME')
 return {time[1] + 0, time[2] + 0}`)
@@ -352,8 +408,11 @@ return 1`)
 )
 
 // eval runs a script on a key of its own.
-func (c *checker) eval(script *Script) Call {
-	calls := []Call{{Script: script, Keys: []string{c.store.prefix + ":" + script.Name}}}
+func (c *checker) eval(s *Script) Call { return c.run(Call{Script: s}) }
+
+func (c *checker) run(call Call) Call {
+	call.Keys = []string{c.store.prefix + ":" + call.Script.Name}
+	calls := []Call{call}
 	c.roundTrip(calls)
 	return calls[0]
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode"
@@ -77,7 +78,7 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--maxmemory-policy", "volatile-lru", "--maxmemory", "1gb")
 	mustCommand(t, server, "ACL", "SETUSER", "reader", "on", ">pw", "~*", "+hello", "+evalsha", "+eval", "+info", "+get")
-	mustCommand(t, server, "ACL", "SETUSER", "taker", "on", ">pw", "~*", "+@all", "-hset", "-append", "-setrange")
+	mustCommand(t, server, "ACL", "SETUSER", "taker", "on", ">pw", "~*", "+@all", "-hset", "-append", "-getrange")
 	for _, c := range []struct {
 		url, what string
 		state     redisstore.FindingState
@@ -102,6 +103,68 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 	if _, err := redisstore.Check(t.Context(), "http://localhost", nil); err == nil {
 		t.Error("a URL of no Redis is accepted")
 	}
+}
+
+// What needs a command is told if the user lacks it, also if only few calls make it. HELLO, PING and SCRIPT LOAD are
+// optional, and only old servers need PEXPIREAT.
+func TestCheckFindsEachMissingPermission(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	words := strings.Fields(redisstore.Permissions)
+	if failing := failingWithout(t, server, words, ""); len(failing) > 0 {
+		t.Errorf("with all: %q, want nothing wrong", failing)
+	}
+	var checks sync.WaitGroup // each measures round trips for two seconds
+	for what, needed := range map[string]string{
+		"connection": "+time +get +set +del",
+		"scripts":    "+eval +evalsha +pexpiretime",
+		"takes":      "+pttl +incrby",
+		"permits":    "+append +setrange",
+		"overrides":  "+hget +hset +hdel +hscan",
+		"fleet":      "+getrange +pexpire +zadd +zcount +zrem +zrevrange +zremrangebyscore +zremrangebyrank",
+		"server":     "+info",
+		"":           "+hello +pexpireat +ping +script|load",
+	} {
+		for _, word := range strings.Fields(needed) {
+			i := slices.Index(words, word)
+			if i < 0 {
+				t.Errorf("%s is no permission", word)
+				continue
+			}
+			words = slices.Delete(words, i, i+1)
+			checks.Go(func() {
+				failing := failingWithout(t, server, strings.Fields(redisstore.Permissions), word)
+				if what == "" && len(failing) > 0 || what != "" && !slices.Contains(failing, what) {
+					t.Errorf("without %s: %q, want %q", word, failing, what)
+				}
+			})
+		}
+	}
+	if len(words) > 0 {
+		t.Errorf("not tried: %q", words)
+	}
+	checks.Wait()
+}
+
+// failingWithout returns what fails, or costs more, for a user who lacks one of some permissions.
+func failingWithout(t *testing.T, server *redistest.Server, permissions []string, lacks string) (failing []string) {
+	t.Helper()
+	prefix := newPrefix()
+	permissions = slices.DeleteFunc(permissions, func(p string) bool { return p == lacks })
+	_, err := server.Command(append([]string{"ACL", "SETUSER", prefix, "on", ">pw", "~" + prefix + "*", "-@all"}, permissions...)...)
+	var findings []redisstore.Finding
+	if err == nil {
+		findings, err = redisstore.Check(t.Context(), "redis://"+prefix+":pw@"+server.Addr, &redisstore.Options{Prefix: prefix, Timeout: longTimeout})
+	}
+	if err != nil {
+		t.Error(lacks, err)
+	}
+	for _, f := range findings {
+		if f.State != redisstore.Works {
+			failing = append(failing, f.What)
+		}
+	}
+	return failing
 }
 
 // A server that executes no scripts for now is not taken for a proxy.

@@ -11,6 +11,9 @@ import (
 
 // Access to internals for the external test package.
 
+// Permissions are what Check tells that a user needs.
+const Permissions = permissions
+
 // WithConnTimeout returns options whose connections may be silent for longer, and take
 // longer to make, so that a busy machine is not mistaken for a dead server.
 func (o Options) WithConnTimeout(d time.Duration) Options {
@@ -250,7 +253,7 @@ func Classify(err error) (code string, foreign bool) { return rejectionCode(err)
 func IsRefusal(err error) bool { return refusalOf(err, false) != nil }
 
 // ScriptsOfCheck are those that Check runs besides the store's own, and one of these.
-var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, timeScript, scriptsOf()[0].take}
+var ScriptsOfCheck = []*Script{hashScript, boardScript, textScript, expiryScript, timeScript, scriptsOf()[0].take}
 
 // PassingAdvice is a function of Check.
 var PassingAdvice = passingAdvice

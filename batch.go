@@ -107,7 +107,9 @@ const batchBuffer = 8
 // An [AtomicStore] decides atomically. On any other store the requests are taken
 // one by one, and refunded if one is denied. That never admits too much, but
 // concurrent requests may briefly see units taken, and a grant that is no longer
-// remembered is taken again.
+// remembered is taken again. Only the first request that does not fit is denied, and
+// its RetryAfter leaves out those behind it, also those for the same key: after it the
+// call may be denied again, with the RetryAfter of another.
 func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(AtomicStore); ok {
 		return undecided(s.TakeAll(ctx, rs, ds), rs, ds)

@@ -103,6 +103,41 @@ func TestTakeAllOverPlainStoreRefundsAfterDenial(t *testing.T) {
 	}
 }
 
+// The first request that does not fit tells when it does, and then the next one. None tells too late.
+func TestTakeAllOverPlainStoreTellsOneRetryAfterAtATime(t *testing.T) {
+	const slow, fast, queue = "10/100s", "10/1s", "10/1s leaky-bucket"
+	for _, c := range []struct {
+		limits [2]string // of one key, which is empty
+		denied []time.Duration
+	}{
+		{[2]string{slow, fast}, []time.Duration{10 * time.Second}},
+		{[2]string{fast, slow}, []time.Duration{100 * time.Millisecond, 9900 * time.Millisecond}},
+		{[2]string{fast, fast}, []time.Duration{100 * time.Millisecond, 100 * time.Millisecond}},
+		{[2]string{queue, queue}, []time.Duration{800 * time.Millisecond, 100 * time.Millisecond}},
+	} {
+		clock := newFakeClock()
+		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.now})
+		rs, ds := make([]penstock.Request, 2), make([]penstock.Decision, 2)
+		for i, text := range c.limits {
+			lim := limiter(t, memory, text)
+			if _, err := lim.AllowAtMost(ctx, "key", 10); err != nil {
+				t.Fatal(err)
+			}
+			if rs[i] = lim.Request("key"); text == queue {
+				rs[i].MaxDelay = 200 * time.Millisecond
+			}
+		}
+		for _, want := range append(c.denied, 0) {
+			err := penstock.TakeAll(ctx, penstock.StoreFunc(memory.Take), rs, ds)
+			d := penstock.Tightest(ds)
+			if err != nil || d.RetryAfter != want || d.Allowed != (want == 0) {
+				t.Errorf("%q: %v, %v, want a RetryAfter of %v", c.limits, ds, err, want)
+			}
+			clock.advance(d.RetryAfter)
+		}
+	}
+}
+
 func TestTakeEachOverPlainStoreCallsTakeForEach(t *testing.T) {
 	store := &countingStore{next: penstock.NewMemory(nil)}
 	rs := []penstock.Request{

@@ -59,6 +59,7 @@ type limitedDescriptor struct {
 	tooMany  bool              // asks for more permits than any store grants at once
 	keepFree int64             // how many units must remain; zero if it is plain, then its template says so
 	maxDelay time.Duration     // the longest delay of a queue
+	hurried  bool              // whether that is a wish
 
 	phase phase
 	way   way
@@ -167,7 +168,7 @@ func (f *found) assign(d *limitedDescriptor) {
 	d.way = f.wayOf(d)
 	d.keepFree = max(d.rule.KeepFree, f.terms.KeepFree)
 	if d.template.Limit.HasQueue() && !d.way.overdraw && !d.way.settle {
-		d.maxDelay = f.terms.MaxDelay
+		d.maxDelay, d.hurried = f.terms.MaxDelay, f.terms.Hurried
 	}
 	f.phases |= 1 << d.phase
 	if d.phase != phaseEnforced {

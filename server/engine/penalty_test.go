@@ -44,8 +44,8 @@ var wishes = map[string]map[string]wish{
 		"one of none":                {cost: 1, used: 8, denied: true, penalized: true},
 	},
 	"1/10s leaky-bucket burst=5": {
-		"no delay of a queue":     {cost: 1, terms: engine.Terms{MaxDelay: engine.NoDelay}, used: 1, denied: true},
-		"hardly any delay":        {cost: 1, terms: engine.Terms{MaxDelay: time.Millisecond}, used: 1, denied: true},
+		"an API that cannot wait": {cost: 1, terms: engine.Terms{MaxDelay: engine.NoDelay}, used: 1, denied: true, penalized: true},
+		"hardly any delay":        {cost: 1, terms: engine.Terms{MaxDelay: time.Millisecond, Hurried: true}, used: 1, denied: true},
 		"no delay of a full one":  {cost: 1, terms: engine.Terms{MaxDelay: engine.NoDelay}, used: 5, denied: true, penalized: true},
 		"keep places free":        {cost: 1, terms: engine.Terms{KeepFree: 5}, denied: true},
 		"more than all places":    {cost: 6, denied: true},

@@ -107,6 +107,8 @@ func (d *limitedDescriptor) isSpent() bool {
 		return false
 	case d.way.peekFirst: // charged since, however much was left
 		return d.spent
+	case !d.hurried && d.maxDelay > 0 && dec.ResetAfter > d.maxDelay: // the queue is longer than its API can hold a request
+		return true
 	}
 	return dec.Remaining-d.rule.KeepFree < wanted
 }

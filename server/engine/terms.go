@@ -36,6 +36,10 @@ type Terms struct {
 	// MaxDelay is the longest delay under rules whose limit is a queue. Others never delay.
 	// Default: as long as the queue.
 	MaxDelay time.Duration
+
+	// Hurried says that MaxDelay is a wish of the caller, and not how long the API can hold a request. Nobody is penalized
+	// for denials by a wish.
+	Hurried bool
 }
 
 // NoDelay is the MaxDelay of APIs that cannot hold a request: it is shorter than the tick of any

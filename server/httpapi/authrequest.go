@@ -68,7 +68,9 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeca
 func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takecall.Reply, error) {
 	defer s.observe(r.Context(), time.Now())
 	if a.ByRules() {
-		a.Request.MaxDelay = min(cmp.Or(a.Request.MaxDelay, s.options.MaxHold), s.options.MaxHold)
+		wished := a.Request.MaxDelay
+		a.Request.MaxDelay = min(cmp.Or(wished, s.options.MaxHold), s.options.MaxHold)
+		a.Hurried = a.Request.MaxDelay < s.options.MaxHold
 		return c.decideByRules(r.Context(), &a.takeRequest)
 	}
 	sr, err := a.storeRequest(s.engine, c.mayRefund)

@@ -30,7 +30,7 @@ type takeRequest struct {
 }
 
 func newTakeRequest(maxDescriptors int) takeRequest {
-	return takeRequest{Call: takecall.Call{Request: penstock.Request{Cost: 1}}, maxDescriptors: maxDescriptors}
+	return takeRequest{Call: takecall.Call{Request: penstock.Request{Cost: 1}, Hurried: true}, maxDescriptors: maxDescriptors}
 }
 
 // A fieldSet is the set of fields that a JSON object has, or of parameters that a URL has.

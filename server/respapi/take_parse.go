@@ -103,7 +103,7 @@ const maxDescriptorLength = maxKey
 // parseTake parses the arguments of PENSTOCK.TAKE after its name. The strings in the call
 // are copies: the arguments share the read buffer's memory.
 func parseTake(args [][]byte, maxDescriptors int) (*takeCall, error) {
-	t := &takeCall{Call: takecall.Call{Request: penstock.Request{Cost: 1}}}
+	t := &takeCall{Call: takecall.Call{Request: penstock.Request{Cost: 1}, Hurried: true}}
 	for len(args) > 0 {
 		word := takeWordOf(args[0])
 		if word == 0 {

@@ -18,6 +18,8 @@ type Call struct {
 
 	Domain      string // "" if the call brings its limit
 	Descriptors []engine.Descriptor
+
+	Hurried bool // see engine.Terms
 }
 
 // ByRules reports whether the rules of a domain decide the call.
@@ -49,7 +51,7 @@ func (c *Call) StoreRequest(e *engine.Engine, mayRefund func() bool) (penstock.R
 // Terms returns the terms of a call by rules.
 func (c *Call) Terms() engine.Terms {
 	r := &c.Request
-	return engine.Terms{ID: r.ID, Settle: r.Settle, AtMost: r.AtMost, KeepFree: r.KeepFree, MaxDelay: r.MaxDelay}
+	return engine.Terms{ID: r.ID, Settle: r.Settle, AtMost: r.AtMost, KeepFree: r.KeepFree, MaxDelay: r.MaxDelay, Hurried: c.Hurried}
 }
 
 // Decide decides or settles descriptors in the domain of the call.

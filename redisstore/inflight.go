@@ -31,7 +31,7 @@ type inflightLimiter struct {
 // probeGap is the time between two probes.
 const probeGap = 100 * time.Millisecond
 
-var errTooManyCalls = errors.New("too many calls in flight (MaxCalls)")
+var errTooManyCalls = errors.New("too many calls in flight")
 
 // limiterOf returns the limiter of calls to a node.
 func (s *Store) limiterOf(node int) *inflightLimiter {

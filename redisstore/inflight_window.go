@@ -8,7 +8,7 @@ import (
 
 // A callWindow is how many of the slots calls may hold now. Redis carries out what it has read of all connections before it
 // sends an answer. What is in flight must therefore take much less than a timeout, or a crowd looks like an outage to those
-// who wait for the first answer. How long a call takes is not known: the window begins small, grows by one for each answer
+// who wait for the first answer. How long a call takes is not known: the window begins small, grows with each answer
 // while all of it is in use, and shrinks when Redis has been silent for too long beside the way there and back.
 //
 // Slots outside the window are held by nobody's call.

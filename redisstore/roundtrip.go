@@ -16,7 +16,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore/internal/dialer"
 )
 
-// roundTrip makes calls, at most Options.MaxCalls at once, and repeats those that are
+// roundTrip makes calls, when there are slots for them, and repeats those that are
 // safe to repeat until the deadline.
 func (s *Store) roundTrip(d *deadline, calls []Call) {
 	var buf [1]hold

@@ -85,9 +85,9 @@ type Options struct {
 	// At most a day. Default: 50 milliseconds.
 	Timeout time.Duration
 
-	// MaxCalls is how many calls may be in flight at once, at most 65536. A
-	// batch is one call, and at most a 64th of them are batches, or a 512th if these are full. Further calls wait,
-	// as long as Redis answers, and not past their contexts. One that was not sent is not charged. Default: 2048.
+	// MaxCalls is how many calls to a node of Redis may be in flight at once, at most 65536. They are fewer, sixteen at
+	// first, as long as that is not how many Redis answers within some milliseconds. A full batch counts as eight. Further
+	// calls wait, as long as Redis answers, and not past their contexts. One that was not sent is not charged. Default: 2048.
 	MaxCalls int
 
 	// EndEarly ends a call before the deadline of the caller's context, so that the

@@ -47,19 +47,23 @@ func TestChanges(t *testing.T) {
 			"shop/k05 added: 1/1s, shop/k06 added: 1/1s, shop/k07 added: 1/1s, shop/k08 added: 1/1s, shop/k09 added: 1/1s, and 2 more"},
 		"also": {[]string{"- {key: user, limit: 6/1m, also: [9/1h]}"}, []string{"- {key: user, limit: 6/1m, also: [8/1h]}"}, "shop/user//1h 9/1h -> 8/1h"},
 		"setting": {
-			[]string{"- {key: user, limit: 6/1m, on_store_failure: deny}"}, []string{"- {key: user, limit: 6/1m, on_store_failure: allow}"},
+			[]string{"- {key: user, limit: 6/1m, on_store_failure: deny}"},
+			[]string{"- {key: user, limit: 6/1m, on_store_failure: allow}"},
 			"shop/user on_store_failure deny -> allow",
 		},
 		"units kept free": {
-			[]string{"- {key: user, limit: 60/1m, keep_free: 10%}"}, []string{"- {key: user, limit: 60/1m, keep_free: 90%}"},
+			[]string{"- {key: user, limit: 60/1m, keep_free: 10%}"},
+			[]string{"- {key: user, limit: 60/1m, keep_free: 90%}"},
 			"shop/user keep_free 6 -> 54",
 		},
 		"new setting": {
-			[]string{"- {key: user, limit: 6/1m}"}, []string{"- {key: user, limit: 6/1m, charge: always}"},
+			[]string{"- {key: user, limit: 6/1m}"},
+			[]string{"- {key: user, limit: 6/1m, charge: always}"},
 			"shop/user charge unset -> always, as debt if it does not fit",
 		},
 		"setting removed": {
-			[]string{"- {key: user, limit: 6/1m, also: 9/1h, quota_mode: true}"}, []string{"- {key: user, limit: 6/1m, also: 9/1h}"},
+			[]string{"- {key: user, limit: 6/1m, also: 9/1h, quota_mode: true}"},
+			[]string{"- {key: user, limit: 6/1m, also: 9/1h}"},
 			"shop/user quota denies only if all quota rules of the request are over their limit -> unset",
 		},
 		"limit and settings": {

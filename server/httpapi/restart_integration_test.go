@@ -85,8 +85,10 @@ func startDaemons(t *testing.T, n int) []*daemonProcess {
 	all := make([]*daemonProcess, n)
 	for i := range all {
 		d := &daemonProcess{http: freeAddress(t)}
-		d.args = []string{program, "serve", "--http", d.http, "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0",
-			"--admin", "127.0.0.1:0", "--store", "redis://" + store.Addr, "--redis-timeout", "30s"}
+		d.args = []string{
+			program, "serve", "--http", d.http, "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0",
+			"--admin", "127.0.0.1:0", "--store", "redis://" + store.Addr, "--redis-timeout", "30s",
+		}
 		d.start(t)
 		all[i] = d
 		t.Cleanup(func() { d.stop(t) })

@@ -9,25 +9,25 @@ import (
 // A callWindow is how many of the slots calls may hold now. Redis carries out what it has read of all connections before it
 // sends an answer. What is in flight must therefore take much less than a timeout, or a crowd looks like an outage to those
 // who wait for the first answer. How long a call takes is not known: the window begins small, grows with each answer
-// while all of it is in use, and shrinks when Redis has been silent for too long beside the way there and back.
+// while all of it is in use, and shrinks when Redis has been silent for longer than the base round-trip time and a few milliseconds.
 //
-// Slots outside the window are held by nobody's call.
+// No call holds a slot outside the window.
 type callWindow struct {
 	slots chan struct{}
 	owed  atomic.Int64 // slots outside the window that calls in flight still hold
 
 	mu       sync.Mutex
 	size     int
-	silence  time.Duration // of Redis beside the way, from which the window shrinks; it grows up to half of it
-	way      time.Duration // to Redis and back; 0 while it is not known
+	silence  time.Duration // of Redis beyond baseRTT, from which the window shrinks; it grows up to half of it
+	baseRTT  time.Duration // of a call that waits behind no others; 0 while it is not known
 	slowSeen time.Time     // when an answer last came too late to grow: what was sent before it says nothing
 }
 
 const (
 	minWindow  = 2 * fullBatch
 	fullBatch  = 8                                  // slots of a batch that is full: it takes longer than a call, and not as long as its takes would
-	wayAverage = 64                                 // how many answers the way is averaged over if it becomes longer
-	wayProbes  = 1024                               // the same, if that is seen only because the smallest window is not small enough
+	rttAverage = 64                                 // how many answers baseRTT is averaged over if it rises
+	rttProbes  = 1024                               // the same, if that is seen only because the smallest window is not small enough
 	maxTurn    = 50 * time.Millisecond / turnsInOne // the longest silence
 	turnsInOne = 8                                  // turns in a timeout
 )
@@ -60,36 +60,36 @@ func (w *callWindow) note(sent, now time.Time, silent time.Duration, held int) {
 	full := len(w.slots) == cap(w.slots)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.measureWay(now.Sub(sent), full)
-	beside := silent - w.way
+	w.measureRTT(now.Sub(sent), full)
+	queueing := silent - w.baseRTT
 	switch sentLater := sent.After(w.slowSeen); {
-	case 2*beside > w.silence:
-		if w.slowSeen = now; full && sentLater && beside > w.silence {
-			w.resize(int(int64(w.size) * int64(w.silence) / int64(beside)))
+	case 2*queueing > w.silence:
+		if w.slowSeen = now; full && sentLater && queueing > w.silence {
+			w.resize(int(int64(w.size) * int64(w.silence) / int64(queueing)))
 		}
 	case full && sentLater:
 		w.resize(w.size + held)
 	}
 }
 
-// measureWay notes how long a call took. That is the way if nothing is before it in Redis: if the window is not full. A window
-// that cannot be smaller may be so because the way has become longer.
-func (w *callWindow) measureWay(took time.Duration, full bool) {
+// measureRTT follows the base round-trip time: that of calls that wait behind no others in Redis, because the window is not full.
+// A window that cannot be smaller may be so because the network has become slower.
+func (w *callWindow) measureRTT(took time.Duration, full bool) {
 	switch {
-	case took < w.way || w.way == 0 && !full:
-		w.way = took
+	case took < w.baseRTT || w.baseRTT == 0 && !full:
+		w.baseRTT = took
 	case !full:
-		w.way += (took - w.way) / wayAverage
+		w.baseRTT += (took - w.baseRTT) / rttAverage
 	case w.size <= minWindow:
-		w.way += (took - w.way) / wayProbes
+		w.baseRTT += (took - w.baseRTT) / rttProbes
 	}
 }
 
-// noteWay notes how long a call took while there were no others.
-func (w *callWindow) noteWay(took time.Duration) {
+// noteRTT notes how long a call took while there were no others.
+func (w *callWindow) noteRTT(took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.measureWay(max(took, 1), false)
+	w.measureRTT(max(took, 1), false)
 }
 
 // resize sets the size of the window. Slots that are held leave it when they become free.

@@ -50,12 +50,12 @@ func TestCallWindowKeepsItsSlots(t *testing.T) {
 	})
 }
 
-// A full window doubles with each turn that is short beside the way, however long that is, and becomes as small as a long one
+// A full window doubles with each turn that is short beyond the base round-trip time, however long that is, and becomes as small as a long one
 // needs. One that is not full stays.
 func TestCallWindowFollowsTurns(t *testing.T) {
-	const way = 20 * time.Millisecond
+	const rtt = 20 * time.Millisecond
 	w := newInflightLimiter(2048, 50*time.Millisecond, time.Second).window
-	w.noteWay(way)
+	w.noteRTT(rtt)
 	now := time.Unix(0, 0)
 	turn := func(lasts time.Duration, calls int) {
 		sent := now
@@ -63,8 +63,8 @@ func TestCallWindowFollowsTurns(t *testing.T) {
 			w.slots <- struct{}{}
 		}
 		for i := range calls {
-			if now = sent.Add(way + lasts + time.Duration(i)); i == 0 {
-				w.note(sent, now, way+lasts, 1)
+			if now = sent.Add(rtt + lasts + time.Duration(i)); i == 0 {
+				w.note(sent, now, rtt+lasts, 1)
 			} else {
 				w.note(sent, now, 1, 1)
 			}
@@ -95,12 +95,12 @@ func TestCallWindowFollowsTurns(t *testing.T) {
 	turn(4*time.Millisecond, w.size)
 	want(2048)
 	turn(25*time.Millisecond, w.size)
-	if w.size < 500 || w.size > 550 { // the way is not known exactly
+	if w.size < 500 || w.size > 550 { // baseRTT is not known exactly
 		t.Errorf("a window of %d after a turn four times too long, want a quarter of 2048", w.size)
 	}
 	turn(time.Second, w.size)
 	want(minWindow)
-	for range 2048 { // the way has become longer
+	for range 2048 { // the network has become slower
 		turn(25*time.Millisecond, w.size)
 	}
 	if w.size < 2*minWindow {
@@ -111,7 +111,7 @@ func TestCallWindowFollowsTurns(t *testing.T) {
 // Late answers to what was sent before the window became smaller do not make it smaller again.
 func TestCallWindowShrinksOnceATurn(t *testing.T) {
 	w := newInflightLimiter(64, 50*time.Millisecond, time.Second).window
-	w.noteWay(time.Microsecond)
+	w.noteRTT(time.Microsecond)
 	w.resize(64)
 	for range 64 {
 		w.slots <- struct{}{}

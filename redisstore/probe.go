@@ -96,7 +96,7 @@ func (s *Store) firstProbe(ctx context.Context, do func(context.Context, []Call)
 	err := s.probe(func(calls []Call) {
 		began := time.Now()
 		do(ctx, calls)
-		s.limiterOf(0).window.noteWay(time.Since(began))
+		s.limiterOf(0).window.noteRTT(time.Since(began))
 	})
 	switch {
 	case err == nil:
